@@ -1,0 +1,54 @@
+"""Reinforcement learning with language models: five published systems on one backbone.
+
+The public names are loaded on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llm_agents.data import HHAData
+    from llm_agents.methods import DPO, PRO, ALoL, RewardTraining
+    from llm_agents.policies import LanguagePolicy, LoraConfig
+    from llm_agents.rewards import PolicyReward
+    from llm_agents.zoo import load_pretrained
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DPO",
+    "PRO",
+    "ALoL",
+    "HHAData",
+    "LanguagePolicy",
+    "LoraConfig",
+    "PolicyReward",
+    "RewardTraining",
+    "load_pretrained",
+]
+
+_HOMES = {
+    "ALoL": "llm_agents.methods",
+    "DPO": "llm_agents.methods",
+    "HHAData": "llm_agents.data",
+    "LanguagePolicy": "llm_agents.policies",
+    "LoraConfig": "llm_agents.policies",
+    "PRO": "llm_agents.methods",
+    "PolicyReward": "llm_agents.rewards",
+    "RewardTraining": "llm_agents.methods",
+    "load_pretrained": "llm_agents.zoo",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the public name `name` from its home module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return [*__all__, "__version__"]
