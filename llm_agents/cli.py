@@ -1,0 +1,389 @@
+"""The command: ``lightning``, ``llm-agents``, ``python -m llm_agents``.
+
+Nothing heavy is imported before a recipe is known to be sound, so that help and refusals come at
+once. Wiring only: each verb parses its options and hands them to the part that does the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from llm_agents import __version__
+from llm_agents.errors import UserError
+
+if TYPE_CHECKING:
+    from llm_agents.config.reading import Value
+    from llm_agents.zoo import Entry
+
+EXIT_FAULT = 2  # what the user gave can't be used; nothing was started
+SECTIONS = ("seed_everything", "model", "data", "trainer", "run", "evaluation", "publish")
+
+OVERVIEW = """\
+usage: lightning VERB …
+
+  run RECIPE           train, evaluate, or whatever the recipe says
+  evaluate NAME        test prompts → results.json and a table with intervals
+  zoo [list|show NAME] adapters and reward models by name
+  publish DIR          send an adapter to the Hub
+  pull ID              copy an adapter from the Hub
+  doctor               what this machine has, and the cure for what is missing
+
+`lightning VERB --help` shows a verb's options, `lightning run RECIPE --help` every key of a recipe.
+The same program is called `llm-agents` and `python -m llm_agents`."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the nearest option when one is mistyped."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        unknown = [word for word in message.split() if word.startswith("--")]
+        known = [option for action in self._actions for option in action.option_strings]
+        near = get_close_matches(unknown[0], known, n=1, cutoff=0.6) if unknown else []
+        hint = f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
+        raise UserError(f"{self.prog}: {message}{hint}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Words after the program's name; those of this process by default.
+
+    Returns:
+        Exit status: 0; 2 for a fault of what was given; 128 and the signal's number when stopped.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Lines()])
+    logging.getLogger("llm_agents").setLevel(logging.INFO)
+    try:
+        return _dispatch(words)
+    except UserError as error:
+        number = getattr(error, "number", None)
+        print(f"{'' if number else 'error: '}{error}", file=sys.stderr)
+        if number:
+            print(_how_to_resume(words), file=sys.stderr)
+        return EXIT_FAULT if number is None else 128 + int(number)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        sys.stdout = None  # type: ignore[assignment]  # nothing is to be flushed at exit
+        return 0
+
+
+class _Lines(logging.Handler):
+    """Writes to what is standard error now: a progress bar may have put itself in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        sys.stderr.write(f"{self.format(record)}\n")
+
+
+def _dispatch(words: list[str]) -> int:
+    """Call the verb."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(OVERVIEW)
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"llm-agents {__version__}")
+        return 0
+    verb, rest = words[0], words[1:]
+    if verb not in VERBS:
+        near = get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(VERBS)}"
+        raise UserError(f"expected a verb, got `{verb}`; {hint}")
+    return VERBS[verb](rest)
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def run(words: list[str]) -> int:
+    """Run a recipe."""
+    plain, options = split_options(words)
+    parser = Parser(
+        prog="lightning run",
+        add_help=False,
+        allow_abbrev=False,
+        description="Run a recipe. Any of its keys is an option: --model.algorithm r_lol",
+    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a YAML file")
+    parser.add_argument(
+        "--overlay", action="append", default=[], metavar="FILE", help="settings laid over it"
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="auto|PATH",
+        help="continue the newest run of this recipe, a run's folder, or a checkpoint",
+    )
+    parser.add_argument(
+        "--print_config", action="store_true", help="print the resolved recipe and stop"
+    )
+    parser.add_argument(
+        "-h", "--help", action="store_true", help="with a RECIPE: every key, meaning and default"
+    )
+    given = parser.parse_args(plain)
+    if given.recipe is None:
+        if given.help:
+            print(parser.format_help())
+            return 0
+        parser.error("expected a RECIPE")
+    sys.path.append(str(Path.cwd()))  # a recipe may name classes of the user's own
+    from llm_agents.config.loading import load_recipe
+    from llm_agents.config.reading import dump
+
+    document = load_recipe(given.recipe, given.overlay, options)
+    if given.help:
+        from llm_agents.config.describe import describe
+
+        print(parser.format_usage())
+        print(describe(document, shutil.get_terminal_size().columns))
+        return 0
+    recipe = dump(document.values)
+    if given.print_config:
+        print(recipe, end="")
+        return 0
+    _quieten_lightning()
+    from llm_agents.training.run_folder import recipe_name
+    from llm_agents.training.session import run_recipe
+
+    run_recipe(document.values, recipe, recipe_name(Path(given.recipe)), given.resume)
+    return 0
+
+
+def split_options(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Part a command line into plain words and keys of a recipe with their values.
+
+    Example:
+        >>> split_options(["a.yaml", "--model.lr", "1e-4", "--run.name=b", "--resume", "auto"])
+        (['a.yaml', '--resume', 'auto'], [('model.lr', '1e-4'), ('run.name', 'b')])
+    """
+    plain: list[str] = []
+    options: list[tuple[str, str]] = []
+    rest = iter(words)
+    for word in rest:
+        key, equals, value = word.removeprefix("--").partition("=")
+        is_key = "." in key or key in SECTIONS or key == "reproduces"
+        if not word.startswith("--") or not is_key:
+            plain.append(word)
+            continue
+        if not equals:
+            following = next(rest, None)
+            if following is None or following.startswith("--"):
+                raise UserError(f"expected a value after {word}, got {following or 'nothing'}")
+            value = following
+        options.append((key, value))
+    return plain, options
+
+
+def _quieten_lightning() -> None:
+    """Let Lightning warn, but not tell what every run tells."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _how_to_resume(words: list[str]) -> str:
+    """Say how a stopped run is continued."""
+    kept = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "--resume":
+            skip = True
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return f"go on with: lightning {' '.join(kept)} --resume auto"
+
+
+# --- evaluate, zoo, publish, pull, doctor ---------------------------------------------------------
+
+
+def evaluate(words: list[str]) -> int:
+    """Evaluate an adapter, a reward model or a base model."""
+    parser = Parser(
+        prog="lightning evaluate",
+        description="Answer test prompts and score the answers: results.json and a table.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", help="zoo name, folder, Hub id, or a base model")
+    parser.add_argument(
+        "--recipe", help="recipe of data, reward and generation; by default the adapter's own"
+    )
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="SET", help="test set: file, Hub id, sample"
+    )
+    parser.add_argument("--reward", help="reward model's name, or package.module:function")
+    parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer")
+    parser.add_argument("--against", metavar="NAME", help="another policy, compared prompt by prompt")
+    parser.add_argument(
+        "--judge", metavar="URL", help="OpenAI-compatible server that compares the answers"
+    )
+    parser.add_argument("--judge-model", metavar="MODEL", help="its name for the model")
+    parser.add_argument("--out", metavar="DIR", help="where results go; by default NAME's folder")
+    given = parser.parse_args(words)
+    if given.judge and not (given.against and given.judge_model):
+        parser.error("--judge needs --judge-model and --against")
+    sys.path.append(str(Path.cwd()))
+    recipe = _recipe_of(given.name, given.recipe)
+    _quieten_lightning()
+    from llm_agents.judge import JudgeConfig
+    from llm_agents.training.named import Request, default_folder, evaluate_named
+
+    request = Request(
+        name=given.name,
+        recipe=recipe,
+        data=tuple(given.data),
+        reward=given.reward,
+        num_prompts=given.num_prompts,
+        max_new_tokens=given.max_new_tokens,
+        against=given.against,
+        out=Path(given.out) if given.out else default_folder(given.name),
+    )
+    judged = JudgeConfig(given.judge, given.judge_model) if given.judge else None
+    evaluate_named(request, judged)
+    print(f"results: {request.out / 'results.json'}", file=sys.stderr)
+    return 0
+
+
+def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
+    """Return the content of the recipe given, or of the one in the folder called `name`."""
+    from llm_agents.config.loading import load_recipe
+
+    if recipe is not None:
+        return load_recipe(recipe).values
+    path = Path(name).expanduser() / "recipe.yaml"
+    return load_recipe(path).values if path.is_file() else {}
+
+
+def zoo(words: list[str]) -> int:
+    """Show what there is by name."""
+    parser = Parser(prog="lightning zoo", description="Adapters and reward models by name.")
+    verbs = parser.add_subparsers(dest="verb", metavar="list|show", parser_class=Parser)
+    verbs.add_parser("list", help="all of them (the default)")
+    one = verbs.add_parser("show", help="one of them, with its numbers")
+    one.add_argument("name", metavar="NAME")
+    given = parser.parse_args(words)
+    from llm_agents.zoo import list_entries, print_entries, show
+
+    if given.verb == "show":
+        print(describe_entry(show(given.name)))
+        return 0
+    print_entries(list_entries())
+    return 0
+
+
+def describe_entry(entry: Entry) -> str:
+    """Return what is known of an entry of the zoo as text."""
+    from llm_agents.zoo.registry import headline
+
+    lines = {
+        "name": entry.name,
+        "kind": "reward model" if entry.kind == "reward" else "policy",
+        "folder": entry.folder,
+        "Hub": entry.repo_id,
+        "base": entry.base,
+        "method": entry.method,
+        "measured": headline(entry.results),
+    }
+    known = {name: value for name, value in lines.items() if value is not None}
+    use = f"llm_agents.load_pretrained({entry.name!r})"
+    return "\n".join(f"{name:<9} {value}" for name, value in {**known, "use": use}.items())
+
+
+def publish(words: list[str]) -> int:
+    """Send an adapter to the Hub."""
+    parser = Parser(
+        prog="lightning publish", description="Send an adapter or a reward model to the Hub."
+    )
+    parser.add_argument("folder", metavar="DIR", help="its folder, with results.json")
+    parser.add_argument(
+        "--repo", metavar="OWNER/NAME", help="repository; by default the recipe's publish.repo_id"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write what would be sent, only")
+    parser.add_argument("--base", metavar="ID", help="Hub id of the base, where only a path is known")
+    parser.add_argument("--license", metavar="ID", help="licence identifier of the Hub")
+    parser.add_argument("--dataset", action="append", metavar="ID", help="Hub id of training data")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    given = parser.parse_args(words)
+    settings = _publish_section(Path(given.folder))
+    repo = given.repo or settings.get("repo_id")
+    if not isinstance(repo, str):
+        parser.error("expected --repo OWNER/NAME: the recipe names no `publish.repo_id`")
+    from llm_agents.zoo import publish as send
+
+    report = send(
+        given.folder,
+        repo,
+        dry_run=given.dry_run,
+        base_model=given.base,
+        license=given.license,
+        datasets=tuple(given.dataset) if given.dataset else None,
+        private=given.private or settings.get("private") is True,
+    )
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"{'would send' if given.dry_run else 'sent'} {len(report.files)} files to {repo}")
+    print(f"  {', '.join(report.files)}")
+    if report.left_out:
+        print(f"left out: {', '.join(report.left_out)}")
+    print(report.commit or f"staged in {report.staged}")
+    return 0
+
+
+def _publish_section(folder: Path) -> dict[str, Value]:
+    """Return the section `publish` of the recipe in an adapter's folder."""
+    from llm_agents.config.reading import read_document
+
+    path = folder / "recipe.yaml"
+    section = read_document(path).values.get("publish") if path.is_file() else None
+    return section if isinstance(section, dict) else {}
+
+
+def pull(words: list[str]) -> int:
+    """Copy an adapter from the Hub."""
+    parser = Parser(
+        prog="lightning pull", description="Copy an adapter or a reward model from the Hub."
+    )
+    parser.add_argument("name", metavar="ID", help="Hub id OWNER/NAME, or a zoo name on the Hub")
+    parser.add_argument("--to", metavar="DIR", help="folder; checkpoints/NAME by default")
+    parser.add_argument("--revision", help="branch, tag or commit")
+    given = parser.parse_args(words)
+    from llm_agents.zoo import pull as fetch
+
+    print(fetch(given.name, given.to, revision=given.revision))
+    return 0
+
+
+def doctor(words: list[str]) -> int:
+    """Say what this machine has."""
+    parser = Parser(
+        prog="lightning doctor", description="What this machine has, and what it lacks."
+    )
+    parser.add_argument("--offline", action="store_true", help="don't try to reach the Hub")
+    given = parser.parse_args(words)
+    from llm_agents.doctor import examine
+
+    findings = examine(offline=given.offline)
+    for finding in findings:
+        print(finding)
+    return int(any(finding.is_fault for finding in findings))
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "run": run,
+    "evaluate": evaluate,
+    "zoo": zoo,
+    "publish": publish,
+    "pull": pull,
+    "doctor": doctor,
+}

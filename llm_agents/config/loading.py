@@ -1,0 +1,42 @@
+"""From a file and the command line to a recipe that is known to be sound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llm_agents.config.check import check_recipe
+from llm_agents.config.merge import lay_over, override
+from llm_agents.config.reading import Document, read_document
+
+
+def load_recipe(
+    path: str | Path,
+    overlays: Sequence[str | Path] = (),
+    options: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """Read a recipe, lay overlays and options over it, and check the result.
+
+    Args:
+        path: The recipe.
+        overlays: Files laid over it, in order.
+        options: Keys with dots and their values as text, in order.
+
+    Raises:
+        RecipeError: Names every fault of all of them.
+    """
+    document = merged(path, overlays, options)
+    check_recipe(document)
+    return document
+
+
+def merged(
+    path: str | Path, overlays: Sequence[str | Path], options: Sequence[tuple[str, str]]
+) -> Document:
+    """Return a recipe with everything laid over it, not checked."""
+    document = read_document(path)
+    for overlay in overlays:
+        document = lay_over(document, read_document(overlay))
+    for option, text in options:
+        document = override(document, option, text)
+    return document

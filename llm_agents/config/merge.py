@@ -1,0 +1,170 @@
+"""Laying values over a recipe: overlays, and options with dots.
+
+Where the recipe names a class (``class_path``), keys other than ``class_path`` and ``init_args`` are
+its arguments, so that ``init_args`` may be left out. Another ``class_path`` replaces the arguments.
+A key that ends in ``?`` is laid only over a key that the recipe has.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from llm_agents.config.reading import (
+    Document,
+    Fault,
+    Key,
+    Place,
+    Value,
+    dotted,
+    kind,
+    read_value,
+)
+
+_CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
+
+
+def lay_over(base: Document, overlay: Document) -> Document:
+    """Return `base` with `overlay` merged into it; neither is changed."""
+    result = Document(copy.deepcopy(base.values), dict(base.places), [*base.faults, *overlay.faults])
+    _merge(result, result.values, (), overlay, overlay.values, ())
+    return result
+
+
+def _merge(
+    result: Document, target: dict[str, Value], key: Key, overlay: Document, over: dict[str, Value], at: Key
+) -> None:
+    """Merge the mapping `over` (at `at` of the overlay) into `target` (at `key` of the result)."""
+    _change_class(result, target, key, over)
+    for written, value in over.items():
+        name, source = written, (*at, written)
+        if written.endswith("?"):
+            name = written[:-1]
+        if is_class(target) and name not in _CLASS_KEYS:
+            if not isinstance(target.get("init_args"), dict):
+                target["init_args"] = {}
+            arguments = target["init_args"]
+            assert isinstance(arguments, dict)  # noqa: S101  (made one above)
+            holder, here = arguments, (*key, "init_args", name)
+        else:
+            holder, here = target, (*key, name)
+        if written.endswith("?") and name not in holder:
+            continue
+        old = holder.get(name)
+        if isinstance(value, dict) and isinstance(old, dict):
+            _merge(result, old, here, overlay, value, source)
+        else:
+            _put(result, holder, here, overlay, value, source)
+
+
+def _change_class(result: Document, target: dict[str, Value], key: Key, over: dict[str, Value]) -> None:
+    """Drop the arguments of `target` if `over` names another class."""
+    new = over.get("class_path")
+    if is_class(target) and new is not None and new != target["class_path"]:
+        for name in ("init_args", "dict_kwargs"):
+            if target.pop(name, None) is not None:
+                _forget(result, (*key, name))
+
+
+def _put(
+    result: Document, holder: dict[str, Value], here: Key, overlay: Document, value: Value, source: Key
+) -> None:
+    """Set one value and the places of everything in it."""
+    _forget(result, here)
+    holder[str(here[-1])] = _unmarked(copy.deepcopy(value))
+    result.places[here] = overlay.place(source)
+    for place_key, place in overlay.places.items():
+        if place_key[: len(source)] == source:
+            rest = tuple(part.removesuffix("?") if isinstance(part, str) else part for part in place_key[len(source) :])
+            result.places[(*here, *rest)] = place
+
+
+def _unmarked(value: Value) -> Value:
+    """Drop keys that end in ``?``: there was nothing to lay them over."""
+    if isinstance(value, dict):
+        return {name: _unmarked(item) for name, item in value.items() if not name.endswith("?")}
+    return value
+
+
+def _forget(result: Document, key: Key) -> None:
+    """Forget the places of a key and of everything below it."""
+    for other in [other for other in result.places if other[: len(key)] == key]:
+        del result.places[other]
+
+
+def is_class(value: Value) -> bool:
+    """Return whether a value names a class and its arguments."""
+    return isinstance(value, dict) and "class_path" in value
+
+
+def override(document: Document, option: str, text: str) -> Document:
+    """Return `document` with one option of the command line applied.
+
+    Args:
+        document: A recipe, which is not changed.
+        option: Key with dots, such as ``model.algorithm``; a number is a position in a list.
+        text: The value, as YAML.
+    """
+    result = Document(copy.deepcopy(document.values), dict(document.places), list(document.faults))
+    place = Place(f"--{option}")
+    parts = option.split(".")
+    node: Value = result.values
+    key: Key = ()
+    for index, part in enumerate(parts):
+        node, key, name = _step(node, key, part)
+        last = index == len(parts) - 1
+        fault = _reach(node, key, name)
+        if fault:
+            result.faults.append(Fault(place, dotted((*key, part)), fault))
+            return result
+        here = (*key, name)
+        if last:
+            _set(result, node, here, read_value(text), place)
+            break
+        child = node[name] if isinstance(node, list) else node.get(name)  # type: ignore[union-attr, call-overload, index]  # `_reach` made sure
+        if not isinstance(child, list | dict):
+            child = {}
+            node[name] = child  # type: ignore[index, call-overload]  # `_reach` made sure
+            _forget(result, here)
+            result.places[here] = place
+        node, key = child, here
+    return result
+
+
+def _step(node: Value, key: Key, part: str) -> tuple[Value, Key, str | int]:
+    """Return the holder of `part`, its key, and the name of `part` in it."""
+    if isinstance(node, dict) and is_class(node) and part not in _CLASS_KEYS:
+        if not isinstance(node.get("init_args"), dict):
+            node["init_args"] = {}
+        node, key = node["init_args"], (*key, "init_args")
+    if isinstance(node, list) and part.isdigit():
+        return node, key, int(part)
+    return node, key, part
+
+
+def _reach(node: Value, key: Key, name: str | int) -> str | None:
+    """Return why `name` can't be set in `node`."""
+    if isinstance(node, dict):
+        return None
+    if isinstance(node, list):
+        if isinstance(name, int) and name < len(node):
+            return None
+        return f"expected a position below {len(node)} in the list `{dotted(key)}`, got {name}"
+    return f"expected a key below a mapping, but `{dotted(key)}` is {kind(node)}"
+
+
+def _set(result: Document, node: Value, here: Key, value: Value, place: Place) -> None:
+    """Set the value of an option."""
+    name = here[-1]
+    old = node[name] if isinstance(node, list) else node.get(name)  # type: ignore[union-attr, call-overload, index]  # the caller looked
+    if isinstance(value, dict) and isinstance(old, dict):
+        _merge(result, old, here, Document(value, {(): place}), value, ())
+        return
+    if is_class(old) and isinstance(value, str) and "." in value:  # the name of another class
+        assert isinstance(old, dict)  # noqa: S101  (`is_class` says so)
+        _change_class(result, old, here, {"class_path": value})
+        node, here, name = old, (*here, "class_path"), "class_path"
+    elif isinstance(name, str) and name == "class_path" and isinstance(node, dict) and is_class(node):
+        _change_class(result, node, here[:-1], {"class_path": value})
+    _forget(result, here)
+    node[name] = value  # type: ignore[index, call-overload]  # the caller looked
+    result.places[here] = place

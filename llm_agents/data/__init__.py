@@ -1,0 +1,31 @@
+"""Offline data: readers, truncation rules, samplers and the data modules around them."""
+
+from __future__ import annotations
+
+from llm_agents.data.base import DropReport, Example, collate_prompts, collate_tokens
+from llm_agents.data.hha import HHAData
+from llm_agents.data.module import OfflineDataModule
+from llm_agents.data.reading import read_examples
+from llm_agents.data.sampling import StepSampler, StepShape
+from llm_agents.data.selection import PromptSplit, RowRules, split_by_prompt
+from llm_agents.data.streams import BatchStream, EvaluationStream
+from llm_agents.data.templates import stop_strings, strip_generated
+
+__all__ = [
+    "BatchStream",
+    "DropReport",
+    "EvaluationStream",
+    "Example",
+    "HHAData",
+    "OfflineDataModule",
+    "PromptSplit",
+    "RowRules",
+    "StepSampler",
+    "StepShape",
+    "collate_prompts",
+    "collate_tokens",
+    "read_examples",
+    "split_by_prompt",
+    "stop_strings",
+    "strip_generated",
+]

@@ -1,0 +1,215 @@
+"""Answers of a policy to test prompts, and what a reward says about them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llm_agents.data.templates import Template, strip_generated
+from llm_agents.errors import UserError
+from llm_agents.evaluation.intervals import BootstrapConfig, bootstrap_mean
+from llm_agents.evaluation.results import (
+    Answer,
+    Results,
+    TestSetResult,
+    describe_reward,
+)
+from llm_agents.evaluation.text_metrics import distinct_n, num_words
+from llm_agents.policies import LanguagePolicy
+from llm_agents.rewards import SumReward
+from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
+
+log = logging.getLogger(__name__)
+OVERALL = "all"
+
+
+def evaluate_policy(
+    policy: LanguagePolicy,
+    reward: Reward,
+    test_sets: Mapping[str, Sequence[PromptBatch]],
+    generation: GenerationConfig,
+    *,
+    template: Template = "alol",
+    name: str = "policy",
+    seed: int = 0,
+    num_prompts: int | None = None,
+    bootstrap: BootstrapConfig | None = None,
+    details: Mapping[str, Any] | None = None,
+    progress: bool = False,
+) -> Results:
+    """Generate a response to every test prompt and score it.
+
+    Args:
+        policy: Answers the prompts, in evaluation mode.
+        reward: Scores the answers.
+        test_sets: Batches of prompts by the test set's name.
+        generation: How responses are generated.
+        template: How the prompts are written, which says where an answer ends.
+        name: What is evaluated, for tables.
+        seed: Seed of the generation, where it samples.
+        num_prompts: Use only this many prompts of each test set, the first ones.
+        bootstrap: How intervals are computed.
+        details: Kept in the results as they are.
+        progress: Show a bar for each test set.
+
+    Returns:
+        Numbers for each test set, for all together, and for each prompt.
+
+    Raises:
+        UserError: There is no test set, one has no prompt, or a score is not finite.
+    """
+    if not test_sets:
+        raise UserError("expected at least one test set, got none: name files in `data.test`")
+    if OVERALL in test_sets:
+        raise UserError(f"a test set may not be called `{OVERALL}`: that row is the mean of all")
+    bootstrap = bootstrap or BootstrapConfig()
+    answers: list[Answer] = []
+    tests: list[TestSetResult] = []
+    pooled_parts: dict[str, list[Tensor]] = {}
+    for index, (test, batches) in enumerate(test_sets.items()):
+        start = time.perf_counter()
+        prompts, prompt_ids, rows = _collect(test, batches, num_prompts)
+        generator = torch.Generator(device=policy.device).manual_seed(seed + index)
+        ids = generate_all(policy, prompt_ids, generation, generator, label=test, progress=progress)
+        texts = [strip_generated(policy.decode(row), template) for row in ids]
+        rewards, parts = score(reward, prompts, texts)
+        found = [
+            Answer(
+                test=test,
+                row=rows[i],
+                prompt=prompts[i],
+                prefix=policy.decode(prompt_ids[i]),
+                response=texts[i],
+                reward=float(rewards[i]),
+                num_words=num_words(texts[i]),
+                num_tokens=len(ids[i]),
+                is_truncated=is_truncated(ids[i], policy, generation),
+            )
+            for i in range(len(ids))
+        ]
+        seconds = time.perf_counter() - start
+        tests.append(summarize(test, found, parts, seconds, bootstrap))
+        answers += found
+        for part, values in parts.items():
+            pooled_parts.setdefault(part, []).append(values)
+    if len(tests) > 1:
+        pooled = {part: torch.cat(values) for part, values in pooled_parts.items()}
+        seconds = sum(entry.seconds for entry in tests)
+        tests.append(summarize(OVERALL, answers, pooled, seconds, bootstrap))
+    return Results(
+        name=name,
+        reward=describe_reward(reward),
+        generation=generation,
+        bootstrap=bootstrap,
+        seed=seed,
+        tests=tuple(tests),
+        answers=tuple(answers),
+        details=dict(details or {}),
+    )
+
+
+def _collect(
+    test: str, batches: Sequence[PromptBatch], limit: int | None
+) -> tuple[list[Prompt], list[list[int]], list[int]]:
+    """Return the prompts, their token ids and their positions in the test set."""
+    prompts: list[Prompt] = []
+    ids: list[list[int]] = []
+    rows: list[int] = []
+    for batch in batches:
+        prompts += batch.prompts
+        rows += batch.rows.tolist()
+        for row, mask in zip(batch.prompt_ids, batch.prompt_mask, strict=True):
+            ids.append(row[mask].tolist())
+        if limit is not None and len(prompts) >= limit:
+            break
+    if not prompts:
+        raise UserError(f"the test set `{test}` has no prompt: look at what its file dropped")
+    return prompts[:limit], ids[:limit], rows[:limit]
+
+
+def generate_all(
+    policy: LanguagePolicy,
+    prompt_ids: Sequence[list[int]],
+    generation: GenerationConfig,
+    generator: torch.Generator,
+    *,
+    label: str,
+    progress: bool,
+) -> list[list[int]]:
+    """Return the responses' ids in the prompts' order, generated a few passes at a time."""
+    order = sorted(range(len(prompt_ids)), key=lambda row: len(prompt_ids[row]), reverse=True)
+    responses: list[list[int]] = [[] for _ in prompt_ids]
+    with _bar(label, len(order), shown=progress) as advance:
+        for start in range(0, len(order), generation.batch_size):
+            chosen = order[start : start + generation.batch_size]
+            produced = policy.generate([prompt_ids[row] for row in chosen], generation, generator)
+            for row, ids in zip(chosen, produced, strict=True):
+                responses[row] = list(ids)
+            advance(len(chosen))
+    return responses
+
+
+@contextmanager
+def _bar(label: str, total: int, *, shown: bool) -> Iterator[Any]:
+    """Give a function that advances a bar, which is drawn if `shown`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not shown, transient=True) as bar:
+        task = bar.add_task(f"answers · {label}", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def is_truncated(ids: Sequence[int], policy: LanguagePolicy, generation: GenerationConfig) -> bool:
+    """Return whether a response met the limit of new tokens before it ended."""
+    if len(ids) < generation.max_new_tokens or ids[-1] == policy.tokenizer.eos_token_id:
+        return False
+    text = policy.decode(list(ids))
+    return not any(stop in text for stop in generation.stop_strings)
+
+
+def score(
+    reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return ``[N]`` rewards and, for a sum, the ``[N]`` scores of its parts."""
+    if isinstance(reward, SumReward):
+        parts = reward.parts(prompts, responses)
+        rewards = reward.total(parts)
+    else:
+        parts, rewards = {}, reward(prompts, responses)
+    if rewards.shape != (len(responses),) or not rewards.isfinite().all():
+        raise UserError(
+            f"expected {len(responses)} finite scores from the reward `{reward.name}`, got shape "
+            f"{tuple(rewards.shape)} with {int((~rewards.isfinite()).sum())} not finite"
+        )
+    return rewards, parts
+
+
+def summarize(
+    name: str,
+    answers: Sequence[Answer],
+    parts: Mapping[str, Tensor],
+    seconds: float,
+    bootstrap: BootstrapConfig,
+) -> TestSetResult:
+    """Return the numbers of one test set."""
+    texts = [answer.response for answer in answers]
+    return TestSetResult(
+        name=name,
+        reward=bootstrap_mean(torch.tensor([answer.reward for answer in answers]), bootstrap),
+        words=bootstrap_mean(
+            torch.tensor([float(answer.num_words) for answer in answers]), bootstrap
+        ),
+        distinct={n: distinct_n(texts, n) for n in (1, 2, 3)},
+        num_empty=sum(not text.strip() for text in texts),
+        num_truncated=sum(answer.is_truncated for answer in answers),
+        num_tokens=sum(answer.num_tokens for answer in answers),
+        seconds=round(seconds, 3),
+        parts={part: bootstrap_mean(values, bootstrap) for part, values in parts.items()},
+    )

@@ -1,0 +1,181 @@
+"""Results as a table in the terminal and as a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from llm_agents.errors import UserError
+from llm_agents.evaluation.comparison import PairedDifference
+from llm_agents.evaluation.intervals import Interval
+from llm_agents.evaluation.results import Results
+from llm_agents.evaluation.reward_model import RewardResults
+
+
+def print_table(
+    results: Results | RewardResults | Sequence[Results], console: Console | None = None
+) -> None:
+    """Print one row a test set, for each of the results."""
+    if isinstance(results, RewardResults):
+        table = agreement_table(results)
+    else:
+        table = results_table(results)
+    (console or Console()).print(table)
+
+
+def agreement_table(results: RewardResults) -> Table:
+    """Return a table of a reward's agreement with people and stored scores."""
+    confidence = f"{100 * results.bootstrap.confidence:g}%"
+    table = Table(
+        title=f"reward: {results.reward.name}",
+        caption=f"[{confidence} bootstrap interval over prompts]",
+        box=SIMPLE_HEAD,
+    )
+    table.add_column("test set")
+    for column in ("prompts", "pairs right", "as stored", "correlation"):
+        table.add_column(column, justify="right")
+    for test in results.tests:
+        numbers = (test.pair_accuracy, test.pair_agreement, test.correlation)
+        cells = ("–" if entry is None else format_interval(entry, 3) for entry in numbers)
+        table.add_row(test.name, f"{test.num_prompts:,}", *cells)
+    return table
+
+
+def results_table(results: Results | Sequence[Results]) -> Table:
+    """Return a table of one row a test set, for each of the results."""
+    entries = [results] if isinstance(results, Results) else list(results)
+    if not entries:
+        raise UserError("expected at least one evaluation to show, got none")
+    kinds = {(entry.reward.name, entry.reward.version) for entry in entries}
+    confidences = {f"{100 * entry.bootstrap.confidence:g}%" for entry in entries}
+    caption = (
+        f"mean [{'/'.join(sorted(confidences))} bootstrap interval over n prompts]; cut = met the "
+    )
+    caption += "limit of new tokens"
+    if len(kinds) > 1:
+        caption += "; rewards of different models may not be compared"
+    title = f"reward: {', '.join(sorted(name for name, _ in kinds))}"
+    table = Table(
+        title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
+    )
+    if len(entries) > 1:
+        table.add_column("policy")
+    table.add_column("test set")
+    for column in ("n", "reward", "words", "distinct-1/2/3", "empty", "cut"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for entry in entries:
+        for test in entry.tests:
+            cells = [
+                test.name,
+                f"{test.num_prompts:,}",
+                format_interval(test.reward, 4),
+                f"{test.words.mean:.1f}",
+                "/".join("–" if v is None else f"{v:.2f}" for v in test.distinct.values()),
+                str(test.num_empty),
+                str(test.num_truncated),
+            ]
+            table.add_row(*([entry.name, *cells] if len(entries) > 1 else cells))
+            for name, part in test.parts.items():
+                row = [f"  {name}", "", format_interval(part, 4), "", "", "", ""]
+                table.add_row(*(["", *row] if len(entries) > 1 else row), style="dim")
+        table.add_section()
+    return table
+
+
+def comparison_table(first: str, second: str, differences: Sequence[PairedDifference]) -> Table:
+    """Return a table of paired differences, one row a test set."""
+    table = Table(
+        title=f"{first} − {second}", caption="mean paired difference [bootstrap interval]"
+    )
+    table.add_column("test set")
+    for column in ("prompts", "reward", "words", "win", "tie", "lose"):
+        table.add_column(column, justify="right")
+    for entry in differences:
+        table.add_row(
+            entry.name,
+            f"{entry.reward.n:,}",
+            format_interval(entry.reward, 4, signed=True),
+            format_interval(entry.words, 1, signed=True),
+            *(f"{count / entry.reward.n:.1%}" for count in (entry.wins, entry.ties, entry.losses)),
+        )
+    return table
+
+
+def format_interval(interval: Interval, digits: int, *, signed: bool = False) -> str:
+    """Write a mean with its interval."""
+    sign = "+" if signed else ""
+    mean = f"{interval.mean:{sign}.{digits}f}"
+    if interval.low is None or interval.high is None:
+        return f"{mean} [one prompt]"
+    return f"{mean} [{interval.low:{sign}.{digits}f}, {interval.high:{sign}.{digits}f}]"
+
+
+def plot_results(results: Results | Sequence[Results], path: str | Path) -> Path:
+    """Draw mean rewards with their intervals, and words an answer, one group a test set.
+
+    Args:
+        results: Evaluations with the same reward.
+        path: Picture to write; its ending says the format.
+
+    Returns:
+        `path`.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    entries = [results] if isinstance(results, Results) else list(results)
+    if not entries:
+        raise UserError("expected at least one evaluation to draw, got none")
+    names = list(dict.fromkeys(test.name for entry in entries for test in entry.tests))
+    height = 1.4 + 0.36 * len(names) * max(2, len(entries) + 1)
+    figure = Figure(figsize=(9, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    step = 0.8 / len(entries)
+    for index, entry in enumerate(entries):
+        color = f"C{index % 10}"
+        offset = (index - (len(entries) - 1) / 2) * step
+        for axis, kind in ((left, "reward"), (right, "words")):
+            points: list[tuple[float, Interval]] = [
+                (names.index(test.name) + offset, getattr(test, kind)) for test in entry.tests
+            ]
+            means = [interval.mean for _, interval in points]
+            ends = [_ends(interval) for _, interval in points]
+            spread = [
+                [mean - low for mean, (low, _) in zip(means, ends, strict=True)],
+                [high - mean for mean, (_, high) in zip(means, ends, strict=True)],
+            ]
+            rows = [row for row, _ in points]
+            axis.errorbar(
+                means, rows, xerr=spread, fmt="o", color=color, capsize=3, label=entry.name
+            )
+    counts = {test.name: test.num_prompts for entry in entries for test in entry.tests}
+    left.set_yticks(range(len(names)), [f"{name}\n{counts[name]:,} prompts" for name in names])
+    left.set_ylim(len(names) - 0.4, -0.6)
+    left.set_xlabel(f"mean reward ({entries[0].reward.name})")
+    right.set_xlabel("mean words an answer")
+    for axis in (left, right):
+        axis.grid(axis="x", alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    confidence = f"{100 * entries[0].bootstrap.confidence:g}"
+    figure.suptitle(f"Answers to test prompts, {confidence}% bootstrap intervals", fontsize=11)
+    if len(entries) > 1:
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    figure.savefig(temporary, dpi=150)
+    temporary.replace(path)
+    return path
+
+
+def _ends(interval: Interval) -> tuple[float, float]:
+    """Return the ends of an interval around its mean; the mean itself where there is none."""
+    low = interval.mean if interval.low is None else min(interval.low, interval.mean)
+    high = interval.mean if interval.high is None else max(interval.high, interval.mean)
+    return low, high

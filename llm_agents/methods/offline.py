@@ -1,0 +1,483 @@
+"""What the methods that learn from fixed data share: from preparation to the best adapter.
+
+A method fills two hooks: `losses` (a batch's loss and its named parts) and `prepare` (what it needs
+to know of the reference before training, and the share of the budget that it takes). `max_steps`
+and `val_check_interval` of the trainer count **optimizer steps** here, whatever is accumulated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+
+from llm_agents.errors import UserError
+from llm_agents.methods.content_cache import ContentCache, digest_of, reference_key
+from llm_agents.methods.preparation import Reference
+from llm_agents.methods.random_state import RandomState
+from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
+from llm_agents.methods.step_means import Losses, StepMeans
+from llm_agents.methods.trainer_budget import TrainerBudget
+from llm_agents.methods.validation import (
+    Answers,
+    BestWeights,
+    Scores,
+    answer,
+    copy_into,
+    eval_mode,
+    score,
+)
+from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.backbone import build_optimizer
+from llm_agents.policies.bundled import cache_folder
+from llm_agents.types import (
+    GenerationConfig,
+    OfflineSource,
+    PromptBatch,
+    RankedBatch,
+    Reward,
+    ScoredBatch,
+    TokenBatch,
+)
+
+_logger = logging.getLogger(__name__)
+
+STATE_KEY = "llm_agents"
+"""Where a checkpoint keeps what is not Lightning's."""
+
+OfflineBatch = ScoredBatch | RankedBatch
+Layout = Literal["prompts", "scored", "ranked"]
+
+
+class OfflineModule(LightningModule):
+    """Trains a policy's adapter on fixed data and keeps the best by the reward of its answers.
+
+    Args:
+        policy: What is trained; its reference is the policy as it was given.
+        reward: Scores answers to the validation prompts; None validates by the negative
+            log-likelihood of the preferred responses.
+        optimizer: How parameters are updated.
+        generation: How validation answers are generated.
+        options: Settings that all offline methods share.
+
+    Attributes:
+        best: The best weights so far and their score.
+        reference_scores: What `reward` says about the reference's answers.
+        outcome: After a run: which weights were kept, of which step, and their score.
+        total_steps: Optimizer steps of the run, scaled by the share of data that is left.
+    """
+
+    batch_layout: Literal["scored", "ranked"] = "scored"
+    has_reference_score = True
+
+    def __init__(
+        self,
+        policy: LanguagePolicy,
+        reward: Reward | None,
+        optimizer: OptimizerConfig | None = None,
+        generation: GenerationConfig | None = None,
+        options: OfflineOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.strict_loading = False  # `on_load_checkpoint` checks what trains; the base isn't saved
+        self.policy = policy
+        self._reward = (reward,)  # no submodule: it neither trains nor belongs in checkpoints
+        self.optimizer = optimizer or OptimizerConfig()
+        self.generation = generation or GenerationConfig()
+        self.options = options or OfflineOptions()
+        self.best = BestWeights()
+        self.reference_scores: Scores | None = None
+        self.outcome: dict[str, float | int | str] = {}
+        self.total_steps = 0
+        self._reference_key: dict[str, str] = {}
+        self._start: dict[str, Tensor] = {}
+        self._budget: TrainerBudget | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._rng: RandomState | None = None
+        self._rng_is_stale = False
+        self._means = StepMeans()
+        self._validated: list[Any] = []
+        self._validated_step = -1
+
+    # --- what a method fills in -----------------------------------------------------------------
+
+    def losses(self, batch: Any) -> Losses:  # noqa: ANN401  (each method has its own layout)
+        """Return the batch's loss and its parts."""
+        raise NotImplementedError
+
+    def prepare(self, reference: Reference) -> float:
+        """Learn what training needs of the reference; return the share of the budget to take."""
+        del reference
+        return 1.0
+
+    # --- what methods use -----------------------------------------------------------------------
+
+    @property
+    def reward(self) -> Reward | None:
+        """Return the judge of the validation answers."""
+        return self._reward[0]
+
+    @property
+    def validation_layout(self) -> Layout:
+        """Return what the data's validation batches are to be."""
+        return "prompts" if self.reward is not None else "scored"
+
+    @property
+    def clean(self) -> Callable[[str], str]:
+        """Return what turns generated text into an answer: the data's rule, if it has one."""
+        found: Callable[[str], str] = getattr(self.source(), "clean_response", str.strip)
+        return found
+
+    def source(self) -> OfflineSource | None:
+        """Return the trainer's data module, if it has one."""
+        return cast("OfflineSource | None", getattr(self.trainer, "datamodule", None))
+
+    def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield the parameters that train, by name."""
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+    def num_batches(self, share: float) -> int:
+        """Return the batches that `share` of the trainer's budget takes on each process."""
+        budget = self._budget or TrainerBudget.of(self.trainer)
+        return budget.num_steps(share) * int(self.trainer.accumulate_grad_batches)
+
+    def log_now(self, metrics: dict[str, float]) -> None:
+        """Hand metrics to the loggers where `self.log` may not be called."""
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=self.trainer.global_step)
+
+    def save_settings(self, **values: object) -> None:
+        """Record a method's plain values, and the shared settings, as hyper-parameters."""
+        shared = {
+            "base": self.policy.base,
+            "reward": None if self.reward is None else self.reward.name,
+            "optimizer": asdict(self.optimizer),
+            "generation": asdict(self.generation),
+            "options": asdict(self.options),
+        }
+        self.save_hyperparameters({**shared, **values})
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write the adapter to `folder`, as PEFT does, and heads beside it."""
+        self.policy.save_adapter(folder)
+
+    # --- before the first step ------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Record what the policy is before a checkpoint or training changes it."""
+        if stage != "fit":
+            return
+        self._reference_key = reference_key(self.policy)
+        self._start = {name: p.detach().cpu().clone() for name, p in self.trainable()}
+        if not self._start:
+            raise UserError(
+                "nothing of the policy trains: give it `lora` or an `adapter`, and leave "
+                "`trainable: false` out"
+            )
+
+    def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's own loose type)
+        """Return the optimizer over everything trainable, and its schedule by optimizer steps."""
+        config = self.optimizer
+        optimizer = build_optimizer(
+            config.name,
+            [parameter for _, parameter in self.trainable()],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+
+        def scale(step: int) -> float:
+            return config.lr_scale(step, self.total_steps)
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_fit_start(self) -> None:
+        """Ask the reference what training needs to know, and set the budget."""
+        if self._resumed is not None and self._resumed["reference"] != self._reference_digest():
+            raise UserError(
+                "the checkpoint's run started from another base or adapter than this recipe names: "
+                "resume with the recipe that the run started from"
+            )
+        self._budget = TrainerBudget.of(self.trainer)
+        with isolate_rng(), self._rank_zero_first():
+            share = self._prepare()
+        self.total_steps = self._budget.apply(self.trainer, share)
+        self.trainer.num_sanity_val_steps = 0  # the reference has shown that validation works
+
+    def _reference_digest(self) -> str:
+        """Return what a checkpoint remembers of the reference."""
+        return digest_of(self._reference_key)
+
+    def _prepare(self) -> float:
+        """Fill the caches; return the share of the budget."""
+        source = self.source()
+        if source is None:
+            if type(self).prepare is not OfflineModule.prepare:
+                raise UserError(
+                    f"{type(self).__name__} looks at all training data before it starts: give the "
+                    "trainer a data module such as HHAData, not a bare loader"
+                )
+            return 1.0
+        batches = source.table_batches(self.options.tokens_per_batch)
+        self.policy.fill_trunk_cache(batches, progress=True)
+        folder = Path(self.options.cache) if self.options.cache else cache_folder() / "reference"
+        reference = Reference(
+            policy=self.policy,
+            source=source,
+            cache=ContentCache(folder),
+            key={**self._reference_key, "precision": str(self.trainer.precision)},
+            tokens_per_batch=self.options.tokens_per_batch,
+            autocast=self.trainer.precision_plugin.forward_context,
+        )
+        if self.reward is not None and self.trainer.enable_validation and reference.has_prompts():
+            self.reference_scores = reference.validation_scores(
+                self.reward, self.generation, self.clean
+            )
+        return self.prepare(reference)
+
+    @contextmanager
+    def _rank_zero_first(self) -> Iterator[None]:
+        """Let the first process fill the caches before the others read them."""
+        if not self.trainer.is_global_zero:
+            self.trainer.strategy.barrier("prepared")
+        yield
+        if self.trainer.is_global_zero:
+            self.trainer.strategy.barrier("prepared")
+
+    def on_train_start(self) -> None:
+        """Score the reference at step 0; catch up on a validation that a kill prevented."""
+        resumed, self._resumed = self._resumed, None
+        if resumed is None:
+            self._score_reference()
+        elif self._validation_is_due():
+            with isolate_rng(), eval_mode(self), torch.no_grad():
+                self._validated = [self.validate(batch) for batch in self._validation_batches()]
+                self.log_now(self._conclude_validation())
+
+    def _score_reference(self) -> None:
+        """Set the bar that a validation has to beat."""
+        if not self.trainer.enable_validation or not self.has_reference_score:
+            return
+        if self.reference_scores is not None:
+            bar = float(self.reference_scores.rewards.mean())
+            words = float(self.reference_scores.words.mean())
+            metrics = {"val/reward": bar, "val/reference_reward": bar, "val/words": words}
+        elif self.reward is None:
+            with isolate_rng(), eval_mode(self), torch.no_grad(), self.policy.reference():
+                parts = [self.validate(batch) for batch in self._validation_batches()]
+            if not parts:
+                return
+            metrics, bar = self.summarize(parts)
+        else:
+            return
+        self.best = BestWeights(score=bar)
+        self.log_now(metrics)
+
+    def _validation_batches(self) -> Iterator[Any]:
+        """Yield what the trainer's validation loop would."""
+        data = getattr(self.trainer, "datamodule", None)
+        loader = [] if data is None else data.val_dataloader()
+        limit = self.trainer.limit_val_batches
+        count = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
+        for batch in islice(loader, count):
+            yield batch.to(self.device)
+
+    def _validation_is_due(self) -> bool:
+        """Tell whether the checkpoint was written between a step and its validation."""
+        interval, step = self.trainer.val_check_interval, self.trainer.global_step
+        if not self.trainer.enable_validation or not isinstance(interval, int) or step < 1:
+            return False
+        batches = step * self.trainer.accumulate_grad_batches
+        return bool(batches % interval == 0 and self._validated_step < step)
+
+    # --- training -------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Keep what a loader draws at its start out of the random numbers of training."""
+        self._rng_is_stale = self._rng is not None
+
+    def on_train_batch_start(self, batch: OfflineBatch, batch_idx: int) -> None:
+        """Continue the random numbers where the last training step left them."""
+        del batch, batch_idx
+        if self._rng_is_stale and self._rng is not None:
+            self._rng.restore(self.device)
+        self._rng_is_stale = False
+
+    def training_step(self, batch: OfflineBatch, batch_idx: int) -> Tensor:
+        """Return the loss of one batch."""
+        del batch_idx
+        losses = self.losses(batch)
+        if not bool(losses.loss.isfinite()):
+            self._stop_non_finite("loss", float(losses.loss.detach()), batch.tokens)
+        self._means.add(losses, batch.tokens)
+        self._rng = RandomState.capture(self.device)
+        return losses.loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Log the means over the batches of this optimizer step."""
+        gradients = [p.grad for _, p in self.trainable() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not bool(norm.isfinite()):
+            self._stop_non_finite("norm of the gradients", float(norm), None)
+        self._means.add_number("grad_norm", norm)
+        metrics = self._means.take()
+        metrics["train/lr"] = float(optimizer.param_groups[0]["lr"])
+        self.log_dict(metrics, batch_size=1)
+        self.log("loss", metrics["train/loss"], prog_bar=True, logger=False, batch_size=1)
+
+    def _stop_non_finite(self, what: str, value: float, tokens: TokenBatch | None) -> None:
+        """Save which rows were in the batch and stop."""
+        step = self.trainer.global_step
+        path = Path(self.trainer.default_root_dir) / "non_finite_batch.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [] if tokens is None else tokens.rows.tolist()
+        found = {"step": step, "what": what, "value": str(value), "rows": rows}
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf8")
+        raise UserError(
+            f"the {what} is {value} at step {step}: the batch's rows of the training table are in "
+            f"{path}, the last checkpoint is from before. Lower `optimizer.lr`, set "
+            "`trainer.gradient_clip_val`, or look at these rows"
+        )
+
+    # --- validation -----------------------------------------------------------------------------
+
+    def validate(self, batch: Any) -> Any:  # noqa: ANN401  (each layout has its own)
+        """Return what validation needs of one batch."""
+        if isinstance(batch, PromptBatch):
+            if self.reward is None:
+                raise UserError(
+                    "validation prompts come without responses and there is no `reward` to judge "
+                    "answers: name `model.reward`, or leave `data.validation` out"
+                )
+            return answer(self.policy, [batch], self.generation, self.clean)
+        return -self.policy.sequence_log_probs(batch.tokens).cpu()
+
+    def summarize(self, parts: list[Any]) -> tuple[dict[str, float], float]:
+        """Return metrics over all validation batches, and the score that is to rise."""
+        if self.reward is None:
+            nll = float(torch.cat(parts).double().mean())
+            return {"val/nll": nll}, -nll
+        scores = score(Answers.join(parts), self.reward)
+        metrics = {
+            "val/reward": float(scores.rewards.mean()),
+            "val/words": float(scores.words.mean()),
+        }
+        if self.reference_scores is not None:
+            same = self.reference_scores.select(scores.rows)
+            metrics["val/reference_reward"] = float(same.rewards.mean())
+        return metrics, metrics["val/reward"]
+
+    def on_validation_start(self) -> None:
+        """Begin a validation; the random numbers of training wait."""
+        self._validated, self._rng_is_stale = [], True
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
+        """Look at one validation batch."""
+        del batch_idx
+        self._validated.append(self.validate(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics, and keep the weights if they are the best so far."""
+        if self._validated:
+            self.log_dict(self._conclude_validation(), batch_size=1)
+
+    def _conclude_validation(self) -> dict[str, float]:
+        """Return the metrics of the batches seen; offer the weights."""
+        metrics, found = self.summarize(self._validated)
+        self._validated = []
+        metrics = {name: self._over_processes(value) for name, value in metrics.items()}
+        found = self._over_processes(found)
+        if "val/reference_reward" in metrics and self.best.weights is None:
+            self.best.score = metrics["val/reference_reward"]  # of the prompts that were answered
+        if self.trainer.state.fn == "fit":
+            self._validated_step = self.trainer.global_step
+            self.best.offer(found, self.trainer.global_step, self.trainable())
+        return metrics
+
+    def _over_processes(self, value: float) -> float:
+        """Return the mean over processes; each has equally many validation rows."""
+        tensor = torch.tensor(value, device=self.device)
+        return float(self.trainer.strategy.reduce(tensor, reduce_op="mean"))
+
+    # --- after the last step --------------------------------------------------------------------
+
+    def on_fit_end(self) -> None:
+        """Put the best weights in place and say which they are."""
+        self._put_back_budget()
+        kept, step = "last", self.trainer.global_step
+        if self.best.weights is not None:
+            kept, step = "best", self.best.step
+            copy_into(self.trainable(), self.best.weights)
+        elif self._validated_step < 0:
+            kept = "last, as nothing was validated"
+        elif self.options.if_none_better == "reference" and self.has_reference_score:
+            kept, step = "reference, as nothing was better", 0
+            copy_into(self.trainable(), self._start)
+        else:
+            kept = "last, though nothing was better than the reference"
+        self.outcome = {"kept": kept, "step": step, "best_score": self.best.score}
+        if kept != "best":
+            _logger.warning("weights kept: %s", kept)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Leave the trainer as it was made."""
+        del exception
+        self._put_back_budget()
+
+    def _put_back_budget(self) -> None:
+        """Give the trainer back its own settings."""
+        if self._budget is not None:
+            self._budget.restore(self.trainer)
+            self._budget = None
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what trains, drop the base; add what makes a resumed run continue alike."""
+        names = {name for name, _ in self.trainable()}
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+        checkpoint[STATE_KEY] = {
+            "reference": self._reference_digest(),
+            "rng": None if self._rng is None else self._rng.state_dict(),
+            "best": self.best.state_dict(),
+            "validated_step": self._validated_step,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check that the checkpoint is of this policy; restore what `on_save_checkpoint` added."""
+        state = checkpoint.get(STATE_KEY)
+        if state is None:
+            raise UserError(
+                "the checkpoint was not written by this program: start without `--resume`, or give "
+                "an adapter as `policy.adapter`"
+            )
+        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
+        expected = {name: tuple(value.shape) for name, value in self.trainable()}
+        if found != expected:
+            wrong = sorted(dict(found.items() ^ expected.items()))[0]
+            raise UserError(
+                f"the checkpoint does not fit the policy: {wrong} is "
+                f"{found.get(wrong, 'missing')} there and {expected.get(wrong, 'missing')} here; "
+                "resume with the recipe that the run started from"
+            )
+        self._resumed = state
+        self.best = BestWeights.from_state(state["best"])
+        self._validated_step = int(state["validated_step"])
+        if state["rng"] is not None:
+            self._rng, self._rng_is_stale = RandomState(**state["rng"]), True

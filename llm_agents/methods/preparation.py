@@ -1,0 +1,324 @@
+"""What offline methods need of the frozen reference, computed once and kept.
+
+The reference answers the validation prompts, its value is fitted to the rewards of these answers,
+and one pass over the training responses gives its log-probs and the value of every prompt. Nothing
+of this changes during training, so nothing of it is computed in a training step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from torch import Tensor
+
+from llm_agents.errors import UserError
+from llm_agents.methods.content_cache import ContentCache, Key, tensors_digest
+from llm_agents.methods.validation import (
+    Scores,
+    answer,
+    check_rewards,
+    eval_mode,
+    prompts_digest,
+    score,
+)
+from llm_agents.methods.value_fit import ValueFit, ValueFitConfig, fit_value_head
+from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.heads import ValueHead
+from llm_agents.types import GenerationConfig, OfflineSource, Reward, TokenBatch
+
+
+class PerToken(NamedTuple):
+    """One number for each token of each training response.
+
+    Args:
+        flat: ``[sum of lengths]`` float32, response after response.
+        offsets: ``[N + 1]`` int64, where each begins.
+    """
+
+    flat: Tensor
+    offsets: Tensor
+
+    def gather(self, rows: Tensor, mask: Tensor) -> Tensor:
+        """Return the numbers of responses, 0 where they have no token.
+
+        Args:
+            rows: ``[B]`` int64, the responses.
+            mask: ``[B, T]`` bool, True = token.
+
+        Raises:
+            ValueError: A response has another number of scored tokens than it had.
+        """
+        rows, lengths = rows.cpu(), mask.sum(1).cpu()
+        if bool((rows < 0).any()):
+            raise ValueError("expected rows of the training table, got -1: the batch is not of it")
+        starts = self.offsets[rows]
+        known = self.offsets[rows + 1] - starts
+        if not torch.equal(known, lengths):
+            row = int((known != lengths).nonzero()[0])
+            raise ValueError(
+                f"expected {int(known[row])} tokens in training response {int(rows[row])}, got "
+                f"{int(lengths[row])}: the data changed after the reference was computed"
+            )
+        index = starts[:, None] + torch.arange(mask.shape[1])
+        found = self.flat[index.clamp(max=max(len(self.flat) - 1, 0))].to(mask.device)
+        return found.masked_fill(~mask, 0.0)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Asks the frozen reference of a policy, each question once.
+
+    Args:
+        policy: Its `reference()` is what is asked.
+        source: Training and validation data.
+        cache: Where answers are kept.
+        key: What identifies policy, reference and precision.
+        tokens_per_batch: Tokens a pass.
+        autocast: Precision of the passes, as in training.
+    """
+
+    policy: LanguagePolicy
+    source: OfflineSource
+    cache: ContentCache
+    key: Key
+    tokens_per_batch: int
+    autocast: Callable[[], Any]
+
+    def has_prompts(self) -> bool:
+        """Return whether there are validation prompts."""
+        return next(iter(self.source.validation_batches(1)), None) is not None
+
+    def validation_scores(
+        self, reward: Reward, generation: GenerationConfig, clean: Callable[[str], str]
+    ) -> Scores:
+        """Return the rewards of the reference's own answers to the validation prompts."""
+        if not self.has_prompts():
+            raise UserError(
+                "expected validation prompts, whose answers tell what the reference is worth, got "
+                "none: name `data.validation`"
+            )
+        key = self._scores_key(reward, generation)
+
+        def make() -> dict[str, Tensor]:
+            with self._asked():
+                batches = progress(
+                    "reference answers", self.source.validation_batches(generation.batch_size)
+                )
+                return score(answer(self.policy, batches, generation, clean), reward)._asdict()
+
+        return Scores(**self.cache.get("validation", key, make))
+
+    def _scores_key(self, reward: Reward, generation: GenerationConfig) -> Key:
+        """Return what the rewards of the reference's answers depend on."""
+        batches = self.source.validation_batches(generation.batch_size)
+        settings = asdict(generation)
+        del settings["batch_size"]  # what is generated doesn't depend on it
+        return {
+            **self.key,
+            "prompts": prompts_digest(batches),
+            "reward": f"{reward.name} {reward.version}",
+            "generation": json.dumps(settings),
+        }
+
+    def value_fit(self, targets: Scores, max_value: float, config: ValueFitConfig) -> ValueFit:
+        """Return a value head fitted to the rewards of the reference's answers."""
+        key = {
+            **self.key,
+            "prompts": prompts_digest(self.source.validation_batches(16)),
+            "targets": tensors_digest(sorted(targets._asdict().items())),
+            "value": json.dumps([asdict(config), max_value]),
+        }
+
+        def make() -> dict[str, Tensor]:
+            states, rows = self._prompt_states()
+            fit = fit_value_head(
+                states,
+                targets.select(torch.tensor(rows)).rewards,
+                max_value=max_value,
+                config=config,
+                device=self.policy.device,
+            )
+            kept = {f"head.{name}": value for name, value in fit.head.state_dict().items()}
+            mse = torch.tensor(fit.epoch_mse, dtype=torch.float64)
+            return {**kept, "mse": mse, "variance": torch.tensor(fit.target_variance)}
+
+        found = self.cache.get("value", key, make)
+        head = ValueHead(self.policy.hidden_size, config.num_heads, max_value, config.dropout)
+        head.load_state_dict(
+            {k.removeprefix("head."): v for k, v in found.items() if k.startswith("head.")}
+        )
+        return ValueFit(head.eval(), tuple(found["mse"].tolist()), float(found["variance"]))
+
+    def _prompt_states(self) -> tuple[list[Tensor], list[int]]:
+        """Return the reference's states of each validation prompt, and the prompts' positions."""
+        states: list[Tensor] = []
+        rows: list[int] = []
+        with self._asked():
+            for batch in progress("states of prompts", self.source.validation_batches(16)):
+                hidden, mask = self.policy.hidden_states(
+                    batch.to(self.policy.device), part="prompt"
+                )
+                states += [row[real].cpu() for row, real in zip(hidden, mask, strict=True)]
+                rows += batch.rows.tolist()
+        return states, rows
+
+    def log_probs(self) -> PerToken:
+        """Return the reference's log-probs of every token of the training responses."""
+        found = self.cache.get(
+            "log-probs", self._table_key(), lambda: self._score_table(None, wants_log_probs=True)
+        )
+        return PerToken(found["flat"], found["offsets"])
+
+    def values(self, head: ValueHead, *, wants_log_probs: bool) -> tuple[Tensor, PerToken | None]:
+        """Return ``[N]`` values of the training responses' prompts, and the reference's log-probs.
+
+        Where neither is cached yet, one pass gives both.
+        """
+        key = {
+            **self._table_key(),
+            "head": tensors_digest(sorted(head.state_dict().items())),
+        }
+        fresh: dict[str, Tensor] = {}
+        with_log_probs = wants_log_probs and not self.cache.has("log-probs", self._table_key())
+
+        def make() -> dict[str, Tensor]:
+            fresh.update(self._score_table(head, wants_log_probs=with_log_probs))
+            return {"values": fresh["values"]}
+
+        values = self.cache.get("values", key, make)["values"]
+        if not wants_log_probs:
+            return values, None
+        if "flat" in fresh:
+            kept = {"flat": fresh["flat"], "offsets": fresh["offsets"]}
+            found = self.cache.get("log-probs", self._table_key(), lambda: kept)
+            return values, PerToken(found["flat"], found["offsets"])
+        return values, self.log_probs()
+
+    def _table_key(self) -> Key:
+        """Return what numbers of the training responses depend on."""
+        return {**self.key, "data": self.source.fingerprint()}
+
+    def _score_table(self, head: ValueHead | None, *, wants_log_probs: bool) -> dict[str, Tensor]:
+        """Pass the training responses through the reference once."""
+        size, prompts = self.source.table_size(), self.source.table_prompts()
+        per_row: list[Tensor | None] = [None] * size
+        values = torch.full((int(prompts.max()) + 1,), torch.nan)
+        device = self.policy.device
+        judge = head.to(device).eval() if head is not None else None
+        batches = self.source.table_batches(self.tokens_per_batch)
+        with self._asked():
+            for batch in progress("reference pass", batches):
+                rows = batch.rows.cpu()
+                new = values[prompts[rows]].isnan() if judge is not None else torch.zeros(0)
+                log_probs, states = self._pass(
+                    batch.to(device), wants_log_probs, wants_states=bool(new.any())
+                )
+                if log_probs is not None:
+                    lengths = batch.response_mask.sum(1).tolist()
+                    for row, found, length in zip(rows, log_probs.cpu(), lengths, strict=True):
+                        per_row[int(row)] = found[:length].clone()
+                if states is not None and judge is not None:
+                    hidden, mask = (part[new.to(device)] for part in states)
+                    values[prompts[rows][new]] = judge(hidden.float(), mask).cpu()
+        if judge is not None:
+            judge.cpu()
+        return _collect(per_row if wants_log_probs else None, values[prompts] if head else None)
+
+    def _pass(
+        self, batch: TokenBatch, wants_log_probs: bool, *, wants_states: bool
+    ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+        """Return what is wanted of a batch, log-probs and prompt states, from one pass."""
+        if wants_log_probs and wants_states:
+            log_probs, states, mask = self.policy.log_probs_and_prompt_states(batch)
+            return log_probs, (states, mask)
+        if wants_log_probs:
+            return self.policy.log_probs(batch), None
+        if wants_states:
+            return None, self.policy.hidden_states(batch, part="prompt")
+        return None, None
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Switch to the reference: frozen, dropout off, in the precision of training."""
+        with eval_mode(self.policy), torch.no_grad(), self.autocast(), self.policy.reference():
+            yield
+
+
+def _collect(per_row: list[Tensor | None] | None, values: Tensor | None) -> dict[str, Tensor]:
+    """Put what was found for each row into flat tensors."""
+    found: dict[str, Tensor] = {}
+    if per_row is not None:
+        missing = [row for row, numbers in enumerate(per_row) if numbers is None]
+        if missing:
+            raise ValueError(f"the data's table batches left out row {missing[0]} of the table")
+        rows = [numbers for numbers in per_row if numbers is not None]
+        lengths = torch.tensor([0, *(len(numbers) for numbers in rows)], dtype=torch.int64)
+        found["flat"] = torch.cat(rows).float()
+        found["offsets"] = lengths.cumsum(0)
+    if values is not None:
+        found["values"] = values.float()
+    return found
+
+
+def training_rewards(
+    source: OfflineSource, reward: Reward | None, cache: ContentCache, *, scored_by_model: bool
+) -> Tensor:
+    """Return the ``[N]`` rewards of the training responses.
+
+    Args:
+        source: The data.
+        reward: Gives the range, and the scores if `scored_by_model`.
+        cache: Where scores are kept.
+        scored_by_model: Score the responses with `reward` in place of what is stored.
+
+    Raises:
+        UserError: A reward is missing, not a number, or outside the range.
+    """
+    if scored_by_model:
+        if reward is None:
+            raise UserError("`options.training_rewards: scored` needs a `reward`")
+        judge = reward
+        key = {"data": source.fingerprint(), "reward": f"{reward.name} {reward.version}"}
+        make = lambda: {"rewards": judge(*source.table_texts())}  # noqa: E731 (one expression)
+        rewards = cache.get("rewards", key, make)["rewards"]
+    else:
+        rewards = source.table_rewards()
+        if bool(rewards.isnan().all()):
+            raise UserError(
+                "the training data hold no rewards: take data that do, or name a `reward` and set "
+                "`options.training_rewards: scored`"
+            )
+    names = response_names(source) if not bool(rewards.isfinite().all()) else None
+    low, high = (reward.low, reward.high) if reward is not None else (None, None)
+    check_rewards(rewards, low, high, names)
+    return rewards
+
+
+def response_names(source: OfflineSource) -> list[str]:
+    """Return what messages call each training response: its row, prompt and first words."""
+    prompts = source.table_prompts().tolist()
+    _, texts = source.table_texts()
+    return [
+        f"training response {row} (prompt {prompt}, {text[:40]!r})"
+        for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+    ]
+
+
+def progress(label: str, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches, with a bar that counts their rows on a terminal and goes away at the end."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} rows"))
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(label, total=None)
+        for batch in batches:
+            yield batch
+            bar.advance(task, len(batch.rows))

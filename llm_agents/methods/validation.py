@@ -1,0 +1,214 @@
+"""Validation by generation: answers to prompts, their rewards, and the best weights so far."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from llm_agents.errors import UserError
+from llm_agents.policies import LanguagePolicy
+from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
+
+
+class Answers(NamedTuple):
+    """Answers to prompts, not scored yet.
+
+    Args:
+        rows: Position of each prompt in its split.
+        prompts: The dialogues.
+        texts: What the policy answers.
+    """
+
+    rows: list[int]
+    prompts: list[Prompt]
+    texts: list[str]
+
+    @classmethod
+    def join(cls, parts: Iterable[Answers]) -> Answers:
+        """Return all answers of several batches."""
+        joined = cls([], [], [])
+        for part in parts:
+            joined.rows.extend(part.rows)
+            joined.prompts.extend(part.prompts)
+            joined.texts.extend(part.texts)
+        return joined
+
+
+class Scores(NamedTuple):
+    """What a reward says about answers.
+
+    Args:
+        rows: ``[N]`` int64, position of each prompt in its split.
+        rewards: ``[N]`` float32.
+        words: ``[N]`` float32, words of each answer.
+    """
+
+    rows: Tensor
+    rewards: Tensor
+    words: Tensor
+
+    def select(self, rows: Tensor) -> Scores:
+        """Return the scores of the prompts at `rows` (``[M]``) of the split, in that order."""
+        place = {int(row): index for index, row in enumerate(self.rows)}
+        missing = [int(row) for row in rows if int(row) not in place]
+        if missing:
+            raise UserError(
+                f"the reference answered {len(place)} validation prompts, prompt {missing[0]} was "
+                "not among them: don't change the validation data during a run"
+            )
+        index = torch.tensor([place[int(row)] for row in rows], dtype=torch.int64)
+        return Scores(rows, self.rewards[index], self.words[index])
+
+
+@torch.no_grad()
+def answer(
+    policy: LanguagePolicy,
+    batches: Iterable[PromptBatch],
+    generation: GenerationConfig,
+    clean: Callable[[str], str],
+) -> Answers:
+    """Answer prompts in eval mode; where sampling is on, with the same noise every time.
+
+    Args:
+        policy: Answers, as it stands.
+        batches: The prompts, on any device.
+        generation: How.
+        clean: From what was generated to the answer.
+    """
+    rows: list[int] = []
+    prompts: list[Prompt] = []
+    texts: list[str] = []
+    generator = torch.Generator(device=policy.device).manual_seed(0)
+    with eval_mode(policy):
+        for batch in batches:
+            found = policy.generate(batch.to(policy.device), generation, generator)
+            rows += batch.rows.tolist()
+            prompts += batch.prompts
+            texts += [clean(policy.decode(ids)) for ids in found]
+    return Answers(rows, prompts, texts)
+
+
+def score(answers: Answers, reward: Reward) -> Scores:
+    """Score answers.
+
+    Raises:
+        UserError: A score is not a number or lies outside the reward's range.
+    """
+    rewards = reward(answers.prompts, answers.texts)
+    if rewards.shape != (len(answers.texts),):
+        raise UserError(
+            f"expected {len(answers.texts)} scores from the reward {reward.name!r}, "
+            f"got shape {tuple(rewards.shape)}"
+        )
+    check_rewards(
+        rewards, reward.low, reward.high, [f"validation prompt {r}" for r in answers.rows]
+    )
+    words = torch.tensor([float(len(text.split())) for text in answers.texts])
+    return Scores(torch.tensor(answers.rows, dtype=torch.int64), rewards.float(), words)
+
+
+def check_rewards(
+    rewards: Tensor, low: float | None, high: float | None, names: Sequence[str] | None = None
+) -> None:
+    """Refuse rewards that are not finite or not in the range ``[low, high]``.
+
+    Args:
+        rewards: ``[N]``.
+        low: Lowest allowed; None allows any.
+        high: Highest allowed; None allows any.
+        names: What each is the reward of; training responses if None.
+
+    Raises:
+        UserError: Names the first wrong one.
+    """
+
+    def name(row: int) -> str:
+        return names[row] if names else f"training response {row}"
+
+    wrong = (~rewards.isfinite()).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise UserError(
+            f"expected finite rewards, got {float(rewards[row])} for {name(row)} and "
+            f"{len(wrong) - 1} others: score them again, or leave those rows out"
+        )
+    outside = torch.zeros_like(rewards, dtype=torch.bool)
+    if low is not None:
+        outside |= rewards < low - 1e-5 * max(1.0, abs(low))
+    if high is not None:
+        outside |= rewards > high + 1e-5 * max(1.0, abs(high))
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise UserError(
+            f"expected rewards from {low} to {high}, got {float(rewards[row]):.4g} for {name(row)} "
+            f"({int(outside.sum())} of {len(rewards)} lie outside): raw logits need "
+            "`reward_transform: sigmoid` in the data, other scales a reward with their range"
+        )
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Turn dropout off inside, and put every submodule back into its mode afterwards."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def prompts_digest(batches: Iterable[PromptBatch]) -> str:
+    """Return a digest of the prompts' token ids and positions."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        for row, ids, mask in zip(
+            batch.rows.tolist(), batch.prompt_ids, batch.prompt_mask, strict=True
+        ):
+            digest.update(f"{row} {ids[mask].tolist()}".encode())
+    return digest.hexdigest()
+
+
+@dataclass
+class BestWeights:
+    """The best weights that validation has seen.
+
+    Args:
+        step: Optimizer step of them; -1 while nothing beat the bar.
+        score: Their score; the bar to beat while there are none.
+        weights: Copies on the CPU by parameter name.
+    """
+
+    step: int = -1
+    score: float = float("-inf")
+    weights: dict[str, Tensor] | None = None
+
+    def offer(self, score: float, step: int, parameters: Iterable[tuple[str, Tensor]]) -> bool:
+        """Keep a copy of `parameters` if `score` is strictly better; return whether it is."""
+        if not score > self.score:
+            return False
+        self.step, self.score = step, score
+        self.weights = {name: value.detach().cpu().clone() for name, value in parameters}
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {"step": self.step, "score": self.score, "weights": self.weights}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> BestWeights:
+        """Rebuild from what a checkpoint kept."""
+        return cls(int(state["step"]), float(state["score"]), state["weights"])
+
+
+@torch.no_grad()
+def copy_into(parameters: Iterable[tuple[str, Tensor]], weights: dict[str, Tensor]) -> None:
+    """Copy `weights` into the parameters of the same names."""
+    for name, parameter in parameters:
+        parameter.copy_(weights[name])

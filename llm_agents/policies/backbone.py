@@ -1,0 +1,440 @@
+"""Base models and what is attached to them: loading, quantization, adapters, optimizers, merging.
+
+The only file that imports peft and bitsandbytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from llm_agents.errors import UserError
+from llm_agents.policies.adapter_files import (
+    BASE_FILE,
+    WEIGHTS_FILE,
+    base_name,
+    base_sizes,
+    check_base,
+)
+from llm_agents.policies.base_model import (
+    BaseConfig,
+    LoadedBase,
+    layer_container,
+    load_base,
+    num_layers,
+    require_bitsandbytes,
+)
+
+if TYPE_CHECKING:
+    import peft
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+    from typing_extensions import TypeIs
+
+OptimizerName = Literal["adamw", "paged_adamw_32bit", "adamw_8bit"]
+
+POLICY_ADAPTER = "default"
+REFERENCE_ADAPTER = "reference"
+
+# PEFT imports bitsandbytes, which says on some CPUs that it lacks a faster kernel.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Size and place of a LoRA adapter.
+
+    Args:
+        r: Rank.
+        alpha: The update is scaled by alpha / r.
+        dropout: Share of the adapter's inputs dropped in training.
+        targets: Names of linear layers; ``attention`` takes those that PEFT adapts by default in
+            the model's family (query and value projections where these are apart), ``all-linear``
+            all but the output head.
+        top_layers: Adapt only the last K layers (of each stack, with an encoder and a decoder);
+            None adapts all.
+    """
+
+    r: int = 8
+    alpha: int = 16
+    dropout: float = 0.0
+    targets: tuple[str, ...] | Literal["all-linear", "attention"] = "attention"
+    top_layers: int | None = None
+
+
+def freeze(model: PreTrainedModel, *, raise_precision: bool) -> None:
+    """Freeze a base model.
+
+    Args:
+        model: Base model.
+        raise_precision: Raise what is not quantized (norms, embeddings, head) to float32, in which
+            adapters train steadily.
+    """
+    if raise_precision:
+        import peft
+
+        prepare: Any = peft.prepare_model_for_kbit_training
+        prepare(model, use_gradient_checkpointing=False)
+    model.requires_grad_(False)
+
+
+def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
+    """Recompute layers in the backward pass; adapters get gradients above frozen layers too."""
+    enable: Any = model.gradient_checkpointing_enable
+    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def add_lora(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
+    """Attach a fresh trainable LoRA adapter named ``default``.
+
+    Raises:
+        UserError: The model has no such layers.
+    """
+    import peft
+
+    layers = _top_layers(model, config)
+    if model.config.is_encoder_decoder:
+        task = peft.TaskType.SEQ_2_SEQ_LM
+    else:
+        task = peft.TaskType.CAUSAL_LM
+    settings = peft.LoraConfig(
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=lora_targets(model, config),
+        layers_to_transform=layers,
+        layers_pattern=layer_container(model) if layers is not None else None,
+        bias="none",
+        task_type=task,
+        fan_in_fan_out=_stores_transposed(model),
+    )
+    try:
+        with _without_future_warnings():
+            return peft.get_peft_model(model, settings, adapter_name=POLICY_ADAPTER)
+    except ValueError as error:
+        raise UserError(
+            f"can't attach LoRA to {model.config.model_type}: {error} Name linear layers of the "
+            "model in `lora.targets`, or take `all-linear`"
+        ) from error
+
+
+def lora_targets(model: PreTrainedModel, config: LoraConfig) -> str | list[str]:
+    """Return `config.targets` as PEFT takes them."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as DEFAULTS
+
+    if config.targets == "all-linear":
+        return "all-linear"
+    if config.targets != "attention":
+        return list(config.targets)
+    family = model.config.model_type
+    if family not in DEFAULTS:
+        raise UserError(
+            f"`lora.targets: attention` is not known for {family!r}: name the linear layers, or "
+            "take `all-linear`"
+        )
+    targets = DEFAULTS[family]
+    return targets if isinstance(targets, str) else list(targets)
+
+
+def _top_layers(model: PreTrainedModel, config: LoraConfig) -> list[int] | None:
+    """Return the indices of the last `top_layers` layers."""
+    if config.top_layers is None:
+        return None
+    count = num_layers(model)
+    if not 1 <= config.top_layers <= count:
+        raise UserError(
+            f"expected `lora.top_layers` from 1 to {count}, the number of layers of this base, "
+            f"got {config.top_layers}"
+        )
+    decoder_layers = getattr(model.config, "num_decoder_layers", count)
+    if decoder_layers != count:
+        raise UserError(
+            f"`lora.top_layers` needs encoder and decoder of equal depth, this base has {count} "
+            f"and {decoder_layers} layers: leave it out"
+        )
+    return list(range(count - config.top_layers, count))
+
+
+def _stores_transposed(model: PreTrainedModel) -> bool:
+    """Tell whether the layers are GPT-2's ``Conv1D``, which hold their weights transposed."""
+    from transformers.pytorch_utils import Conv1D
+
+    return any(isinstance(module, Conv1D) for module in model.modules())
+
+
+def is_adapted(model: PreTrainedModel | PeftModel) -> TypeIs[PeftModel]:
+    """Tell whether `model` carries PEFT adapters; PEFT, slow to import, is not asked."""
+    return hasattr(model, "peft_config")
+
+
+def unwrapped(model: PeftModel) -> PreTrainedModel:
+    """Return the transformers model in whose layers the adapters sit."""
+    unwrap: Any = model.get_base_model
+    base: PreTrainedModel = unwrap()
+    return base
+
+
+def attach_adapter(
+    base: LoadedBase, folder: Path, *, trainable: bool, lora: LoraConfig | None = None
+) -> PeftModel:
+    """Attach an adapter in PEFT's format as ``default``, and again, frozen, as ``reference``.
+
+    Args:
+        base: Model to attach it to.
+        folder: Folder with ``adapter_config.json`` and ``adapter_model.safetensors``.
+        trainable: Whether ``default`` trains; if not, there is no ``reference``.
+        lora: What the adapter must be, unless None; its dropout replaces the adapter's own.
+
+    Raises:
+        UserError: The adapter was made for another base or vocabulary, or is of a kind that changes
+            the input rather than layers.
+    """
+    import peft
+
+    config = _adapter_config(folder)
+    check_base(base, folder, config.base_model_name_or_path)
+    if lora is not None:
+        _agree_with_lora(base.model, folder, config, lora)
+    device = str(next(base.model.parameters()).device)
+    names = (POLICY_ADAPTER, REFERENCE_ADAPTER) if trainable else (POLICY_ADAPTER,)
+    config.inference_mode = not trainable
+    try:
+        with _without_future_warnings():
+            model = peft.PeftModel.from_pretrained(
+                base.model,
+                folder,
+                adapter_name=names[0],
+                is_trainable=trainable,
+                config=config,
+                torch_device=device,
+            )
+            for name in names[1:]:
+                model.load_adapter(folder, adapter_name=name, torch_device=device)
+    except (RuntimeError, ValueError) as error:  # other shapes, or layers that the base lacks
+        raise UserError(
+            f"the adapter {folder} does not fit the base {base_name(base)!r}: {error}"
+        ) from error
+    _check_keys(model, folder)
+    return model
+
+
+@contextmanager
+def _without_future_warnings() -> Iterator[None]:
+    """Hide that PEFT reads an attribute of transformers under its old name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        yield
+
+
+def _adapter_config(folder: Path) -> peft.PeftConfig:
+    """Read an adapter's configuration; refuse kinds that this package can't run."""
+    import peft
+
+    try:
+        config: peft.PeftConfig = peft.PeftConfig.from_pretrained(str(folder))
+    except (TypeError, ValueError) as error:  # no JSON, or no configuration of an adapter
+        raise UserError(
+            f"the configuration of the adapter {folder} can't be read: {error}"
+        ) from error
+    if config.is_prompt_learning or getattr(config, "alora_invocation_tokens", None):
+        raise UserError(
+            f"the adapter {folder} is of type {_kind(config)}, which changes the input: only "
+            "adapters inside layers (LoRA and its kin) can be used"
+        )
+    return config
+
+
+def _kind(config: peft.PeftConfig) -> str:
+    """Return the name of an adapter's type."""
+    return str(getattr(config.peft_type, "value", config.peft_type))
+
+
+def _agree_with_lora(
+    model: PreTrainedModel, folder: Path, config: peft.PeftConfig, lora: LoraConfig
+) -> None:
+    """Take the dropout of `lora` and raise if the adapter is anything else than it says."""
+    import peft
+
+    if not isinstance(config, peft.LoraConfig):
+        raise UserError(f"the adapter {folder} is no LoRA but {_kind(config)}: leave `lora` out")
+    targets, theirs = lora_targets(model, lora), config.target_modules or ()
+    wanted: dict[str, object] = {"r": lora.r, "alpha": lora.alpha}
+    stored: dict[str, object] = {"r": config.r, "alpha": config.lora_alpha}
+    if targets != "all-linear":  # PEFT records the layers that it stood for
+        wanted["targets"] = targets if isinstance(targets, str) else sorted(targets)
+        stored["targets"] = theirs if isinstance(theirs, str) else sorted(theirs)
+    wanted["layers"] = _top_layers(model, lora) or "all"
+    stored["layers"] = config.layers_to_transform or "all"
+    differing = [key for key in wanted if wanted[key] != stored[key]]
+    if differing:
+        said = "; ".join(f"{key} {stored[key]} and not {wanted[key]}" for key in differing)
+        raise UserError(
+            f"the adapter {folder} has {said}: an adapter keeps its shape, so leave `lora` out or "
+            "make it agree (its dropout alone is free)"
+        )
+    config.lora_dropout = lora.dropout
+
+
+def _check_keys(model: PeftModel, folder: Path) -> None:
+    """Raise if the file held other tensors than the adapter has."""
+    with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
+        found = set(file.keys())
+    expected = set(adapter_state(model))
+    missing, unknown = sorted(expected - found), sorted(found - expected)
+    if missing or unknown:
+        raise UserError(
+            f"the adapter {folder} does not fit its base: {len(missing)} tensors are missing "
+            f"({', '.join(missing[:3])}), {len(unknown)} have no place ({', '.join(unknown[:3])})"
+        )
+
+
+def adapter_state(model: PeftModel) -> dict[str, Tensor]:
+    """Return the tensors of the adapter ``default`` under PEFT's names on disk, not copied."""
+    from peft import get_peft_model_state_dict
+
+    state: dict[str, Tensor] = get_peft_model_state_dict(
+        model, adapter_name=POLICY_ADAPTER, save_embedding_layers=False
+    )
+    return state
+
+
+def load_adapter_state(model: PeftModel, state: Mapping[str, Tensor]) -> None:
+    """Overwrite the adapter ``default`` with `state`, which must fit it exactly.
+
+    Raises:
+        UserError: A tensor is missing, unknown or of another shape.
+    """
+    from peft import set_peft_model_state_dict
+
+    current = adapter_state(model)
+    wrong = sorted(set(current) ^ set(state)) or sorted(
+        key for key in current if current[key].shape != state[key].shape
+    )
+    if wrong:
+        raise UserError(
+            f"the saved adapter has {len(state)} tensors, this policy's {len(current)}; "
+            f"{len(wrong)} don't fit, as {wrong[0]}: resume with the same base, targets, rank and "
+            "layers"
+        )
+    set_peft_model_state_dict(model, dict(state), adapter_name=POLICY_ADAPTER)
+
+
+def write_adapter(model: PeftModel, folder: Path, *, base_name: str) -> None:
+    """Write the adapter ``default`` as PEFT does, with the base's sizes beside it.
+
+    Args:
+        model: Model that carries it.
+        folder: Made if it isn't there.
+        base_name: Recorded as the base.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(model.peft_config[POLICY_ADAPTER])
+    config.base_model_name_or_path = base_name
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    state = {key: value.detach().cpu().contiguous() for key, value in adapter_state(model).items()}
+    save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    sizes = base_sizes(unwrapped(model))
+    (folder / BASE_FILE).write_text(
+        json.dumps({"base": base_name, **sizes}, indent=2) + "\n", encoding="utf-8"
+    )
+
+
+@contextmanager
+def adapter_switched(model: PeftModel, name: str | None) -> Iterator[None]:
+    """Run with the adapter `name`, or with none; afterwards all is as before.
+
+    PEFT's own switches set what trains by what is active; that is put back parameter by parameter.
+    """
+    tuner: Any = model.base_model
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    active = model.active_adapter
+    try:
+        if name is None:
+            tuner.disable_adapter_layers()
+        else:
+            tuner.set_adapter(name, inference_mode=True)
+        yield
+    finally:
+        if name is None:
+            tuner.enable_adapter_layers()
+        else:
+            tuner.set_adapter(active)
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
+
+def reference_adapter(model: PeftModel) -> str | None:
+    """Return the name of the adapter that training started from; None is the bare base."""
+    return REFERENCE_ADAPTER if REFERENCE_ADAPTER in model.peft_config else None
+
+
+def merged_copy(model: PeftModel, config: BaseConfig) -> PreTrainedModel:
+    """Return the base, loaded anew and de-quantized, with `model`'s adapter merged into it.
+
+    Merging into 4-bit weights would round the adapter away, so it is not offered.
+    """
+    import peft
+
+    base = load_base(config, keep_dropout=True).model
+    if config.quantization is not None:
+        dequantize: Any = base.dequantize
+        base = dequantize()
+    with TemporaryDirectory() as folder:
+        write_adapter(model, Path(folder), base_name=config.base)
+        adapted = peft.PeftModel.from_pretrained(base, folder)
+    merged: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)
+    return merged
+
+
+def build_optimizer(
+    name: OptimizerName,
+    params: Iterable[nn.Parameter] | Iterable[dict[str, object]],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """Build an optimizer; every number is passed on, so no package's own default counts.
+
+    Args:
+        name: ``adamw``; ``paged_adamw_32bit`` (states may move to the CPU's memory; without an
+            accelerator it is not paged); ``adamw_8bit`` (states in 8 bits).
+        params: Parameters or parameter groups.
+        lr: Learning rate.
+        betas: Decay of the two moments.
+        eps: Added to the root of the second moment.
+        weight_decay: Decoupled decay.
+
+    Raises:
+        MissingExtraError: bitsandbytes is needed and not installed.
+    """
+    if name == "adamw":
+        return torch.optim.AdamW(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    if name not in ("paged_adamw_32bit", "adamw_8bit"):
+        raise UserError(
+            f"expected an optimizer of adamw, paged_adamw_32bit, adamw_8bit, got {name!r}"
+        )
+    require_bitsandbytes(f"for the optimizer {name}")
+    import bitsandbytes
+
+    optimizers: Any = bitsandbytes.optim
+    chosen = optimizers.AdamW8bit if name == "adamw_8bit" else optimizers.PagedAdamW32bit
+    optimizer: torch.optim.Optimizer = chosen(
+        params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay
+    )
+    return optimizer

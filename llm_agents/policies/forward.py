@@ -1,0 +1,252 @@
+"""One pass of a model over a batch: hidden states and log-probs, for either kind of model."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from llm_agents.errors import UserError
+from llm_agents.policies.frozen_trunk import FrozenTrunk
+from llm_agents.policies.generation import decoder_start_id
+from llm_agents.policies.modes import evaluation
+from llm_agents.policies.output_head import head_token_log_probs, logits_token_log_probs
+from llm_agents.policies.rows import (
+    CausalRows,
+    causal_rows,
+    gather_positions,
+    response_positions,
+)
+from llm_agents.types import PromptBatch, TokenBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_logger = logging.getLogger(__name__)
+
+_HEAD_TOLERANCE = 1e-3  # relative to the largest logit; the same states go in, so it is met exactly
+
+Part = Literal["prompt", "response", "all"]
+
+
+class _Computed(NamedTuple):
+    """What a model gave for a batch.
+
+    Args:
+        prompt: ``[B, P, H]`` prompt states, right-padded.
+        prompt_mask: ``[B, P]`` bool.
+        predictors: ``[B, T, H]`` states that predict each response token.
+        logits: ``[B, T, V]`` their logits, where the model must compute them itself; else None.
+    """
+
+    prompt: Tensor
+    prompt_mask: Tensor
+    predictors: Tensor
+    logits: Tensor | None
+
+
+class ForwardPass:
+    """Computes hidden states and log-probs with a model whose adapters live in its layers.
+
+    Args:
+        model: Model with its output head.
+        context_length: Tokens that a row may have; None if there is no bound.
+    """
+
+    def __init__(self, model: PreTrainedModel, context_length: int | None) -> None:
+        self.model = model
+        self.context_length = context_length
+        self.trunk: FrozenTrunk | None = None
+        self._head_is_plain: bool | None = None
+
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        """Return ``[B, T]`` float32 log-probs of the response tokens, 0 under a False mask."""
+        return self._token_log_probs(self._compute(batch), batch)
+
+    def log_probs_and_prompt_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probs ``[B, T]``, prompt states ``[B, P, H]`` and their mask ``[B, P]``."""
+        computed = self._compute(batch)
+        return self._token_log_probs(computed, batch), computed.prompt, computed.prompt_mask
+
+    def hidden_states(self, batch: TokenBatch | PromptBatch, part: Part) -> tuple[Tensor, Tensor]:
+        """Return ``[B, L, H]`` states after the final norm and their ``[B, L]`` mask."""
+        if part not in ("prompt", "response", "all"):
+            raise ValueError(f"expected `part` prompt, response or all, got {part!r}")
+        if not isinstance(batch, TokenBatch):
+            if part == "response":
+                raise ValueError("a PromptBatch has no responses: ask for part='prompt'")
+            part = "prompt"
+        if part == "prompt" or not isinstance(batch, TokenBatch):
+            rows = causal_rows(batch, prompts_only=True)
+            if self._has_encoder:
+                return self._encoder_states(rows), rows.mask
+            return self._causal_states(rows)[0], rows.mask
+        if self._has_encoder:
+            prompt = causal_rows(batch, prompts_only=True)
+            encoded = self._encoder_states(prompt)
+            states = self._decoder_states(batch, encoded, prompt, with_last=True)[0][:, 1:]
+            if part == "response":
+                return states, batch.response_mask
+            return torch.cat((encoded, states), 1), torch.cat((prompt.mask, batch.response_mask), 1)
+        rows = causal_rows(batch)
+        states = self._causal_states(rows)[0]
+        if part == "all":
+            return states, rows.mask
+        positions = response_positions(rows, batch, shift=0)
+        return gather_positions(states, positions), batch.response_mask
+
+    @property
+    def _has_encoder(self) -> bool:
+        """Tell whether prompts go to an encoder."""
+        return bool(self.model.config.is_encoder_decoder)
+
+    def _compute(self, batch: TokenBatch) -> _Computed:
+        """Run the model over prompts and responses."""
+        if self._head_is_plain is None:
+            self._head_is_plain = self._check_head()
+        if self._has_encoder:
+            prompt = causal_rows(batch, prompts_only=True)
+            encoded = self._encoder_states(prompt)
+            states, logits = self._decoder_states(batch, encoded, prompt, with_last=False)
+            return _Computed(encoded, prompt.mask, states, logits)
+        rows = causal_rows(batch)
+        states, logits = self._causal_states(rows, needs_logits=not self._head_is_plain)
+        positions = response_positions(rows, batch, shift=-1)
+        width = int(rows.prompt_lengths.max())
+        offsets = torch.arange(width, device=states.device)
+        return _Computed(
+            prompt=states[:, :width],
+            prompt_mask=offsets < rows.prompt_lengths[:, None],
+            predictors=gather_positions(states, positions),
+            logits=None if logits is None else gather_positions(logits, positions),
+        )
+
+    def _token_log_probs(self, computed: _Computed, batch: TokenBatch) -> Tensor:
+        """Return the log-probs of the response tokens from the states that predict them."""
+        mask = batch.response_mask
+        ids = batch.response_ids[mask]
+        if computed.logits is not None:
+            chosen = logits_token_log_probs(computed.logits[mask], ids)
+        else:
+            states = self._scaled(computed.predictors[mask])
+            chosen = head_token_log_probs(self._head(), states, ids)
+        zeros = torch.zeros(mask.shape, dtype=chosen.dtype, device=chosen.device)
+        return zeros.masked_scatter(mask, chosen)
+
+    def _causal_states(
+        self, rows: CausalRows, *, needs_logits: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return ``[B, L, H]`` states and, if asked, ``[B, L, V]`` logits.
+
+        Padding comes last, so that neither mask nor positions are given: with them, transformers
+        builds a mask of its own, and attention leaves its fast path.
+        """
+        length = rows.ids.shape[1]
+        if self.context_length is not None and length > self.context_length:
+            raise UserError(
+                f"a row of prompt and response has {length} tokens and the model's window "
+                f"{self.context_length}: lower `max_prompt_tokens` or `max_response_tokens`"
+            )
+        bypass = nullcontext() if self.trunk is None else self.trunk.handed_over(rows)
+        with bypass:
+            return self._run(needs_logits=needs_logits, input_ids=rows.ids, use_cache=False)
+
+    def _run(self, *, needs_logits: bool, **inputs: object) -> tuple[Tensor, Tensor | None]:
+        """Run the layers, or the whole model where its logits are not the head's alone."""
+        if not needs_logits:
+            layers = getattr(self.model, self.model.base_model_prefix)
+            states: Tensor = layers(**inputs).last_hidden_state
+            return states, None
+        seen: list[Tensor] = []
+        handle = self._head().register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        try:
+            logits: Tensor = self.model(**inputs).logits
+        finally:
+            handle.remove()
+        return seen[0], logits
+
+    def _encoder_states(self, prompt: CausalRows) -> Tensor:
+        """Return ``[B, P, H]`` states of the encoder."""
+        encoder = self.model.get_encoder()
+        states: Tensor = encoder(
+            input_ids=prompt.ids, attention_mask=prompt.mask.long()
+        ).last_hidden_state
+        return states
+
+    def _decoder_states(
+        self, batch: TokenBatch, encoded: Tensor, prompt: CausalRows, *, with_last: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return ``[B, T, H]`` states before each response token, and their logits if need be.
+
+        With `with_last` there are T + 1 states, the last one after the last token.
+        """
+        ids = batch.response_ids.masked_fill(~batch.response_mask, 0)
+        start = ids.new_full((len(ids), 1), decoder_start_id(self.model))
+        ids = torch.cat((start, ids if with_last else ids[:, :-1]), 1)
+        if self._head_is_plain is False and not with_last:
+            from transformers.modeling_outputs import BaseModelOutput
+
+            return self._run(
+                needs_logits=True,
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+                attention_mask=prompt.mask.long(),
+                decoder_input_ids=ids,
+                use_cache=False,
+            )
+        states: Tensor = self._decoder()(
+            input_ids=ids,
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=prompt.mask.long(),
+            use_cache=False,
+        ).last_hidden_state
+        return states, None
+
+    def _head(self) -> nn.Module:
+        """Return the output head."""
+        get: Any = self.model.get_output_embeddings
+        head: nn.Module = get()
+        return head
+
+    def _decoder(self) -> nn.Module:
+        """Return the decoder of an encoder-decoder."""
+        get: Any = self.model.get_decoder
+        decoder: nn.Module = get()
+        return decoder
+
+    def _scaled(self, states: Tensor) -> Tensor:
+        """Return the head's input; T5 with tied embeddings shrinks it."""
+        if getattr(self.model.config, "scale_decoder_outputs", False):
+            return states * (1 / math.sqrt(self.model.config.d_model))
+        return states
+
+    def _check_head(self) -> bool:
+        """Tell whether the logits are the output head's, of the last states, and nothing more.
+
+        Some families scale or cap them; those compute all logits themselves, at a cost.
+        """
+        ids = torch.arange(1, 5, device=next(self.model.parameters()).device)[None]
+        with evaluation(self.model), torch.no_grad():
+            if self._has_encoder:
+                output = self.model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
+                states = self._decoder()(
+                    input_ids=ids,
+                    encoder_hidden_states=output.encoder_last_hidden_state,
+                    use_cache=False,
+                ).last_hidden_state
+            else:
+                output = self.model(input_ids=ids, use_cache=False)
+                states, _ = self._run(needs_logits=False, input_ids=ids, use_cache=False)
+            logits = output.logits.float()
+            difference = (self._head()(self._scaled(states)).float() - logits).abs().max()
+        is_plain = bool(difference <= _HEAD_TOLERANCE * logits.abs().max())
+        if not is_plain:
+            _logger.warning(
+                "%s changes its logits after the output head: log-probs take more memory, as all "
+                "positions' logits are held",
+                type(self.model).__name__,
+            )
+        return is_plain

@@ -1,0 +1,117 @@
+"""The frozen lower layers of a model, whose states are computed once and kept on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llm_agents.policies.bundled import cache_folder
+from llm_agents.policies.rows import CausalRows
+from llm_agents.policies.trunk_cache import (
+    TrunkStore,
+    bypass_lower_layers,
+    capture_layer_input,
+    content_key,
+    frozen_depth,
+    trunk_digest,
+    trunk_path_matches,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_logger = logging.getLogger(__name__)
+
+
+class FrozenTrunk:
+    """Gives the states below a model's lowest adapter, from the store or by computing them.
+
+    Args:
+        model: Causal model; its lowest `depth` layers never change.
+        store: Where the states are kept.
+        depth: Number of layers whose output is kept.
+    """
+
+    def __init__(self, model: PreTrainedModel, store: TrunkStore, depth: int) -> None:
+        self.model = model
+        self.store = store
+        self.depth = depth
+
+    @classmethod
+    def open(cls, model: PreTrainedModel, folder: Path | None) -> FrozenTrunk | None:
+        """Open the trunk's store, or say in the log why there is none and return None.
+
+        Args:
+            model: Model with its adapters.
+            folder: Holds one store for each trunk; None is the user's cache.
+        """
+        depth = frozen_depth(model)
+        if depth == 0:
+            _logger.warning(
+                "`trunk_cache` has no effect: no layer lies below everything that trains or is "
+                "adapted. Set `lora.top_layers` (causal models only)"
+            )
+            return None
+        if not trunk_path_matches(model, depth):
+            _logger.warning("`trunk_cache` is off for this model: every pass computes all layers")
+            return None
+        folder = (folder or cache_folder() / "trunk") / trunk_digest(model, depth)[:24]
+        store = TrunkStore(folder, int(model.config.hidden_size), _state_dtype(model, depth))
+        return cls(model, store, depth)
+
+    @contextmanager
+    def handed_over(self, rows: CausalRows) -> Iterator[None]:
+        """Let the trunk's layers hand over the states of `rows` to the layers above."""
+        with bypass_lower_layers(self.model, self.depth, self.states(rows)):
+            yield
+
+    def states(self, rows: CausalRows) -> Tensor:
+        """Return ``[B, L, H]`` states, zero under padding; compute and store what is missing."""
+        keys = [content_key(ids) for ids in rows.token_lists()]
+        self._store_missing(rows, keys)
+        states = self.store.read_padded(keys, rows.ids.shape[1])
+        if states is None:
+            raise RuntimeError(
+                f"the trunk cache {self.store.folder} lost rows that were just written"
+            )
+        return states.to(rows.ids.device, non_blocking=True)
+
+    def fill(self, rows: CausalRows) -> int:
+        """Store the states of `rows` that are not there yet, and return how many those were."""
+        return self._store_missing(rows, [content_key(ids) for ids in rows.token_lists()])
+
+    def _store_missing(self, rows: CausalRows, keys: list[bytes]) -> int:
+        """Compute and store rows whose keys are not in the store; return their number."""
+        missing = [row for row, key in enumerate(keys) if key not in self.store]
+        if not missing:
+            return 0
+        index = torch.tensor(missing, device=rows.ids.device)
+        lengths = rows.mask[index].sum(1)
+        hidden = _states_below(self.model, self.depth, rows.ids[index, : int(lengths.max())])
+        parts = [state[:length] for state, length in zip(hidden, lengths.tolist(), strict=True)]
+        self.store.put([keys[row] for row in missing], parts)
+        return len(missing)
+
+
+def _states_below(model: PreTrainedModel, depth: int, ids: Tensor) -> Tensor:
+    """Return what enters layer `depth`, in the model's own precision whatever autocast says."""
+    with (
+        torch.autocast(ids.device.type, enabled=False),
+        capture_layer_input(model, depth) as captured,
+    ):
+        model(input_ids=ids, use_cache=False)
+    if captured.hidden is None:
+        raise RuntimeError("the model did not reach its layer")
+    return captured.hidden
+
+
+def _state_dtype(model: PreTrainedModel, depth: int) -> torch.dtype:
+    """Return the precision of the states: float32 norms raise a half-precision model's, say."""
+    ids = torch.zeros(1, 2, dtype=torch.int64, device=next(model.parameters()).device)
+    return _states_below(model, depth, ids).dtype

@@ -1,0 +1,189 @@
+"""Small networks on a language model's hidden states: value of a prompt, reward of a response."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from llm_agents.errors import UserError
+
+_FORMAT_VERSION = 1
+
+
+class ValueHead(nn.Module):
+    """Value of a prompt: one learned query attends over the prompt's hidden states.
+
+        V = max_value · σ(w · dropout(attention(query, h, h)) + b),   h = dropout(hidden)
+
+    The authors' head has no key mask, so that a prompt's value changes with the padding around it;
+    here padding is never seen. In eval mode dropout is off and two calls give the same value.
+
+    Args:
+        hidden_size: H, divisible by `num_heads`.
+        num_heads: Attention heads.
+        max_value: Upper bound of the values: the number of summed rewards in [0, 1].
+        dropout: Share of hidden units dropped in training, before and after the attention.
+
+    References:
+        A-LoL, section 3.2 (Baheti et al., 2023); the authors' code, ``SequenceValueHead``.
+        Differs: key mask.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int = 8, max_value: float = 1.0, dropout: float = 0.1
+    ) -> None:
+        if hidden_size % num_heads:
+            raise ValueError(
+                f"expected `hidden_size` divisible by num_heads = {num_heads}, got {hidden_size}: "
+                "choose another number of heads"
+            )
+        if not max_value > 0:
+            raise ValueError(f"expected `max_value` above 0, got {max_value}")
+        super().__init__()
+        self.config: dict[str, int | float] = {
+            "hidden_size": hidden_size,
+            "num_heads": num_heads,
+            "max_value": max_value,
+            "dropout": dropout,
+        }
+        self.max_value = max_value
+        self.query = nn.Parameter(torch.randn(hidden_size))
+        self.attention = nn.MultiheadAttention(hidden_size, num_heads, batch_first=True)
+        self.output = nn.Linear(hidden_size, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return the values of prompts.
+
+        Args:
+            hidden: ``[B, Q, H]`` hidden states after the final norm, at prompt positions.
+            mask: ``[B, Q]`` bool, True = real token; at least one a row, padding anywhere.
+
+        Returns:
+            ``[B]`` float32 in (0, max_value).
+        """
+        hidden = _checked(hidden, mask, self.query.shape[0])
+        hidden = self.dropout(hidden.detach()).to(
+            self.query.dtype
+        )  # the language model learns nothing
+        query = self.query.expand(len(hidden), 1, -1)
+        context, _ = self.attention(
+            query, hidden, hidden, key_padding_mask=~mask, need_weights=False
+        )
+        score: Tensor = self.output(self.dropout(context[:, 0]))
+        return self.max_value * torch.sigmoid(score[:, 0])
+
+
+class RewardHead(nn.Module):
+    """Reward of a response: a linear function of the hidden state of its last token.
+
+    The reward is unbounded, as a classifier's logit is; a sigmoid belongs to the caller.
+
+    Args:
+        hidden_size: H.
+        dropout: Share of hidden units dropped in training.
+    """
+
+    def __init__(self, hidden_size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.config: dict[str, int | float] = {"hidden_size": hidden_size, "dropout": dropout}
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden_size, 1)
+        nn.init.normal_(self.output.weight, std=(hidden_size + 1) ** -0.5)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return the rewards of responses.
+
+        Args:
+            hidden: ``[B, T, H]`` hidden states after the final norm, at response positions.
+            mask: ``[B, T]`` bool, True = real token; at least one a row, padding anywhere.
+
+        Returns:
+            ``[B]`` float32.
+        """
+        hidden = _checked(hidden, mask, self.output.in_features)
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        last = positions.masked_fill(~mask, -1).amax(dim=1)
+        state = hidden[torch.arange(len(hidden), device=hidden.device), last]
+        score: Tensor = self.output(self.dropout(state.to(self.output.weight.dtype)))
+        return score[:, 0]
+
+
+Head = ValueHead | RewardHead
+_CLASSES: dict[str, type[ValueHead] | type[RewardHead]] = {
+    "ValueHead": ValueHead,
+    "RewardHead": RewardHead,
+}
+
+
+def save_head(head: Head, folder: Path | str, name: str) -> None:
+    """Write `head` to ``folder/name.safetensors`` and ``folder/name.json``.
+
+    Args:
+        head: Head to write, on any device.
+        folder: Made if it isn't there.
+        name: File name without ending, such as ``value_head``.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {key: value.detach().cpu().contiguous() for key, value in head.state_dict().items()}
+    save_file(weights, folder / f"{name}.safetensors")
+    described = {"class": type(head).__name__, "format_version": _FORMAT_VERSION, **head.config}
+    (folder / f"{name}.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+
+
+def load_head(folder: Path | str, name: str, hidden_size: int | None = None) -> Head:
+    """Read the head that `save_head` wrote, in eval mode on the CPU.
+
+    Args:
+        folder: Where it was written.
+        name: File name without ending.
+        hidden_size: Size of the hidden states that it is to read; unchecked if None.
+
+    Raises:
+        UserError: The files are missing, were written by something else, or the sizes disagree.
+    """
+    description, weights = Path(folder) / f"{name}.json", Path(folder) / f"{name}.safetensors"
+    for file in (description, weights):
+        if not file.is_file():
+            raise UserError(f"no head {name!r} in {folder}: {file.name} is missing")
+    try:
+        config = json.loads(description.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{description} is not JSON: {error}") from error
+    kind, version = config.pop("class", None), config.pop("format_version", None)
+    if kind not in _CLASSES or version != _FORMAT_VERSION:
+        raise UserError(
+            f"{description} describes a head of class {kind!r}, format {version!r}: this version "
+            f"reads {' and '.join(_CLASSES)}, format {_FORMAT_VERSION}; upgrade llm-agents"
+        )
+    if hidden_size is not None and config["hidden_size"] != hidden_size:
+        raise UserError(
+            f"the head {name!r} in {folder} reads hidden states of size {config['hidden_size']}, "
+            f"the model gives {hidden_size}: it was trained on another base"
+        )
+    head = _CLASSES[kind](**config)
+    head.load_state_dict(load_file(weights))
+    return head.eval()
+
+
+def _checked(hidden: Tensor, mask: Tensor, hidden_size: int) -> Tensor:
+    """Check shapes and return `hidden` with zeros under padding, which may hold anything."""
+    if hidden.dim() != 3 or hidden.shape[-1] != hidden_size:
+        raise ValueError(
+            f"expected `hidden` of shape (B, L, {hidden_size}), got {tuple(hidden.shape)}"
+        )
+    if mask.shape != hidden.shape[:2]:
+        raise ValueError(
+            f"expected `mask` of shape {tuple(hidden.shape[:2])} like `hidden`, "
+            f"got {tuple(mask.shape)}"
+        )
+    if not bool(mask.any(dim=1).all()):
+        row = int((~mask.any(dim=1)).nonzero()[0, 0])
+        raise ValueError(f"expected at least one True a row in `mask`, row {row} has none")
+    return hidden.masked_fill(~mask[:, :, None], 0)

@@ -1,0 +1,192 @@
+"""Generated tables: the recipes' page and the README's method table, from the recipes themselves.
+
+``python -m llm_agents.tables`` rewrites them; ``--check`` only says what is out of date and exits 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+START, END = "<!-- generated:{name} -->", "<!-- /generated:{name} -->"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the README's table.
+
+    Args:
+        name: The method's name.
+        paper: Link text and address.
+        module: Python path of its LightningModule.
+        docs: Page in `docs/`.
+        recipe: Default recipe.
+        reproduce: Command that makes it from nothing.
+    """
+
+    name: str
+    paper: str
+    module: str
+    docs: str
+    recipe: str
+    reproduce: str
+
+
+METHODS = (
+    Method(
+        name="A-LoL",
+        paper="[Baheti et al. 2024](https://arxiv.org/abs/2305.14718)",
+        module="llm_agents.methods.ALoL",
+        docs="docs/a_lol.md",
+        recipe="recipes/a_lol_hha.yaml",
+        reproduce="make hha",
+    ),
+    Method(
+        name="DPO",
+        paper="[Rafailov et al. 2023](https://arxiv.org/abs/2305.18290)",
+        module="llm_agents.methods.DPO",
+        docs="docs/a_lol.md#baselines",
+        recipe="recipes/dpo_hha.yaml",
+        reproduce="lightning run recipes/dpo_hha.yaml",
+    ),
+    Method(
+        name="PRO",
+        paper="[Song et al. 2024](https://arxiv.org/abs/2306.17492)",
+        module="llm_agents.methods.PRO",
+        docs="docs/a_lol.md#baselines",
+        recipe="recipes/pro_hha.yaml",
+        reproduce="lightning run recipes/pro_hha.yaml",
+    ),
+    Method(
+        name="reward model",
+        paper="[Ouyang et al. 2022](https://arxiv.org/abs/2203.02155)",
+        module="llm_agents.methods.RewardTraining",
+        docs="docs/a_lol.md#rewards",
+        recipe="recipes/reward_hha.yaml",
+        reproduce="lightning run recipes/reward_hha.yaml",
+    ),
+)
+
+
+def recipe_files() -> list[Path]:
+    """Return every runnable recipe, default ones first."""
+    folder = ROOT / "recipes"
+    return [*sorted(folder.glob("*.yaml")), *sorted((folder / "paper").glob("*.yaml"))]
+
+
+def head_comment(path: Path) -> list[str]:
+    """Return the comment lines at the top of a recipe, without their marks."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("#").strip())
+    return lines
+
+
+def load_recipe(path: Path) -> dict[str, Any]:
+    """Return a recipe as plain data."""
+    content = yaml.safe_load(path.read_text(encoding="utf8"))
+    return content if isinstance(content, dict) else {}
+
+
+def number(value: object) -> str:
+    """Write a number, or say that there is none."""
+    return "not established" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def recipes_table() -> str:
+    """Return the table of `recipes/README.md`."""
+    rows = ["| recipe | what it is | needs |", "|---|---|---|"]
+    for path in recipe_files():
+        head = head_comment(path)
+        name = path.relative_to(ROOT / "recipes")
+        needs = next((line.removeprefix("Needs: ") for line in head if line.startswith("Needs: ")), "")
+        rows.append(f"| [`{name}`]({name}) | {head[0] if head else ''} | {needs} |")
+    return "\n".join(rows)
+
+
+def results_rows() -> Iterator[str]:
+    """Yield a row for each entry of each recipe's `reproduces`."""
+    for path in recipe_files():
+        for entry in load_recipe(path).get("reproduces") or []:
+            yield (
+                f"| `{path.relative_to(ROOT)}` | {entry['paper']} | {entry['table']} | {entry['metric']} "
+                f"| {number(entry.get('paper_value'))} | {number_or_pending(entry.get('our_value'))} |"
+            )
+
+
+def number_or_pending(value: object) -> str:
+    """Write our number; null means that nobody has run it."""
+    return "not yet run" if value is None else number(value)
+
+
+def results_table() -> str:
+    """Return the table of published against measured values."""
+    head = ["| recipe | paper | table | metric | paper value | ours |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *results_rows()])
+
+
+def methods_table() -> str:
+    """Return the README's table of methods."""
+    rows = ["| method | paper | module | docs | recipe | reproduce |", "|---|---|---|---|---|---|"]
+    for method in METHODS:
+        rows.append(
+            f"| {method.name} | {method.paper} | `{method.module}` | [page]({method.docs}) "
+            f"| [`{Path(method.recipe).name}`]({method.recipe}) | `{method.reproduce}` |"
+        )
+    return "\n".join(rows)
+
+
+TABLES = {
+    "README.md": {"methods": methods_table},
+    "recipes/README.md": {"recipes": recipes_table},
+    "docs/a_lol.md": {"results": results_table},
+}
+
+
+def fill(text: str, name: str, table: str) -> str:
+    """Return `text` with what stands between the marks `name` replaced by `table`.
+
+    Raises:
+        ValueError: The marks are missing.
+    """
+    start, end = START.format(name=name), END.format(name=name)
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"expected the marks {start} and {end}")
+    return f"{before}{start}\n{table}\n{end}{after}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Rewrite the tables, or with ``--check`` name those that are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on a difference")
+    options = parser.parse_args(arguments)
+    stale = []
+    for file, tables in TABLES.items():
+        path = ROOT / file
+        text = path.read_text(encoding="utf8")
+        new = text
+        for name, build in tables.items():
+            new = fill(new, name, build())
+        if new == text:
+            continue
+        stale.append(file)
+        if not options.check:
+            path.write_text(new, encoding="utf8")
+    word = "out of date" if options.check else "rewritten"
+    sys.stdout.write("".join(f"{word}: {file}\n" for file in stale) or "all tables are up to date\n")
+    return int(options.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Runs: folder, checkpoints, progress, and the stages from training to results."""

@@ -1,0 +1,195 @@
+"""The last stage of a run: the adapter's folder, its evaluation, table and picture."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import LightningDataModule, LightningModule
+
+from llm_agents.data import Example, OfflineDataModule
+from llm_agents.data.reading import source_name
+from llm_agents.errors import UserError
+from llm_agents.evaluation import (
+    Results,
+    RewardResults,
+    evaluate_policy,
+    evaluate_reward,
+    print_table,
+    write_results,
+    write_reward_results,
+)
+from llm_agents.policies import LanguagePolicy
+from llm_agents.rewards import PolicyReward
+from llm_agents.training.settings import EvaluationConfig
+from llm_agents.types import GenerationConfig, PromptBatch, Reward
+from llm_agents.zoo.layout import RECIPE_FILE, REWARD_FILE, AdapterInfo, replace_folder
+
+if TYPE_CHECKING:
+    from llm_agents.training.run_folder import RunFolder
+    from llm_agents.training.session import RecipeCLI
+
+log = logging.getLogger(__name__)
+
+
+def save_trained(
+    module: LightningModule, folder: Path, *, data: LightningDataModule | None, recipe: str
+) -> None:
+    """Write what was trained to a folder, whole or not at all.
+
+    Args:
+        module: Says with ``save_pretrained`` what that is.
+        folder: Replaced if it is there.
+        data: Names the task.
+        recipe: The resolved recipe.
+    """
+    if not hasattr(module, "save_pretrained"):
+        log.warning("%s has no `save_pretrained`: no adapter is kept", type(module).__name__)
+        return
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    module.save_pretrained(unfinished)
+    policy = module.policy
+    is_reward = (unfinished / REWARD_FILE).is_file()
+    AdapterInfo(
+        base=policy.base,
+        kind="reward" if is_reward else "policy",
+        revision=policy.revision,
+        method=method_name(module),
+        task=None if data is None else task_name(data),
+        template=data.limits.template if isinstance(data, OfflineDataModule) else None,
+        heads=tuple(sorted(path.stem for path in unfinished.glob("*_head.safetensors"))),
+    ).write(unfinished)
+    (unfinished / RECIPE_FILE).write_text(recipe, encoding="utf8")
+    replace_folder(unfinished, folder)
+
+
+def method_name(module: LightningModule) -> str:
+    """Return the name of what trained an adapter: its objective, or its class."""
+    found = getattr(module, "algorithm", None)
+    return found if isinstance(found, str) else type(module).__name__.lower()
+
+
+def task_name(data: LightningDataModule) -> str:
+    """Return the name of the task that a data module brings."""
+    return type(data).__name__.removesuffix("DataModule").removesuffix("Data").lower()
+
+
+def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
+    """Evaluate what a run has trained, or the policy that its recipe names."""
+    data, module, config = cli.datamodule, cli.model, cli.evaluation_config
+    if not isinstance(data, OfflineDataModule) or not hasattr(module, "policy"):
+        log.info("no evaluation: it needs a policy and a data module with test sets")
+        return
+    if not data.sources["test"]:
+        log.info("no evaluation: `data.test` names no test set")
+        return
+    details = {"method": method_name(module), "task": task_name(data)}
+    details |= getattr(module, "outcome", {})
+    if (run.adapter / REWARD_FILE).is_file():
+        reward = PolicyReward.from_pretrained(str(run.adapter))
+        results: Results | RewardResults = reward_results(reward, data, config, details)
+    else:
+        judge = config.reward or getattr(module, "reward", None)
+        if judge is None:
+            log.info("no evaluation: neither `evaluation.reward` nor `model.reward` is given")
+            return
+        device = cli.trainer.strategy.root_device
+        if module.policy.config.quantization is None:  # quantized weights stay where they are
+            module.policy.to(device)
+        generation = config.generation or module.generation
+        results = policy_results(
+            module.policy, judge, data, generation, config, name=details["method"], details=details
+        )
+    keep_results(results, [run.adapter] if run.adapter.is_dir() else [])
+    keep_results(results, [run.path])
+    print_table(results)
+    log.info("results: %s", run.path / "results.json")
+
+
+def keep_results(results: Results | RewardResults, folders: Sequence[Path]) -> None:
+    """Write results to folders."""
+    for folder in folders:
+        if isinstance(results, RewardResults):
+            write_reward_results(folder, results)
+        else:
+            write_results(folder, results)
+
+
+def policy_results(
+    policy: LanguagePolicy,
+    reward: Reward,
+    data: OfflineDataModule,
+    generation: GenerationConfig,
+    config: EvaluationConfig,
+    *,
+    name: str,
+    details: dict[str, Any],
+) -> Results:
+    """Let a policy answer the test prompts, and score the answers."""
+    return evaluate_policy(
+        policy,
+        reward,
+        test_prompts(policy, data),
+        generation,
+        template=data.limits.template,
+        name=name,
+        seed=config.seed,
+        num_prompts=config.num_prompts,
+        bootstrap=config.bootstrap,
+        details={**details, "dropped": dropped(data)},
+        progress=is_terminal(),
+    )
+
+
+def test_prompts(
+    policy: LanguagePolicy, data: OfflineDataModule
+) -> dict[str, list[PromptBatch]]:
+    """Return the batches of every test set by name."""
+    data.trainer = None  # the training's layouts don't count here
+    data.connect(policy)
+    data.setup("test")
+    size = data.eval_batch_size
+    return {
+        name: [
+            table.batch(list(range(start, min(start + size, len(table)))))
+            for start in range(0, len(table), size)
+        ]
+        for name, table in data.test_sets.items()
+    }
+
+
+def reward_results(
+    reward: Reward, data: OfflineDataModule, config: EvaluationConfig, details: dict[str, Any]
+) -> RewardResults:
+    """Compare a reward with the preferences and scores of the test sets."""
+    limit = config.num_prompts
+    examples = {name: found[:limit] for name, found in test_examples(data).items()}
+    return evaluate_reward(reward, examples, bootstrap=config.bootstrap, details=details)
+
+
+def test_examples(data: OfflineDataModule) -> dict[str, list[Example]]:
+    """Return prompts with their responses, of every test set by name."""
+    source = data.sources["test"]
+    sources = [source] if isinstance(source, str) else source or []
+    return {source_name(one): data._read_unseen(one, "test")[0] for one in sources}
+
+
+def dropped(data: OfflineDataModule) -> dict[str, Any]:
+    """Return what was left out of each test set, and why."""
+    return {
+        name.removeprefix("test/"): report.as_dict()
+        for name, report in data.reports.items()
+        if name.startswith("test/")
+    }
+
+
+def is_terminal() -> bool:
+    """Return whether someone watches."""
+    return sys.stderr.isatty()

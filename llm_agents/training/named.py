@@ -1,0 +1,202 @@
+"""``lightning evaluate``: an adapter, reward model or base by name, on test prompts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.pytorch import seed_everything
+
+from llm_agents.data import HHAData, OfflineDataModule
+from llm_agents.errors import UserError
+from llm_agents.evaluation import Results, RewardResults, compare, comparison_table, print_table
+from llm_agents.judge import JudgeConfig, judge, make_pairs, tally
+from llm_agents.policies import LanguagePolicy
+from llm_agents.rewards import CallableReward, PolicyReward
+from llm_agents.training.class_methods import resolve_self
+from llm_agents.training.evaluating import keep_results, policy_results, reward_results
+from llm_agents.training.settings import EvaluationConfig
+from llm_agents.types import GenerationConfig, Reward
+from llm_agents.zoo import load_pretrained
+from llm_agents.zoo.layout import AdapterInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be evaluated, and how it departs from its recipe.
+
+    Args:
+        name: Zoo name, folder, Hub id, or alias of a base model.
+        recipe: Content of the recipe that says data, reward and generation; empty if there is none.
+        data: Test sets in place of the recipe's.
+        reward: Judge in place of the recipe's: a reward model's name, or ``package.module:function``.
+        num_prompts: Prompts of each test set.
+        max_new_tokens: Longest answer.
+        against: Another policy, answering the same prompts.
+        out: Where results go.
+    """
+
+    name: str
+    recipe: Mapping[str, Any]
+    data: tuple[str, ...]
+    reward: str | None
+    num_prompts: int | None
+    max_new_tokens: int | None
+    against: str | None
+    out: Path
+
+
+def evaluate_named(request: Request, judged: JudgeConfig | None) -> Results | RewardResults:
+    """Evaluate something by its name, print a table and keep the results.
+
+    Args:
+        request: What, on what, by whom.
+        judged: Ask this model too about each pair of answers; needs `against`.
+
+    Raises:
+        UserError: It can't be found, or there is nothing to evaluate it on.
+    """
+    seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
+    subject = load_pretrained(request.name)
+    data = build_data(request)
+    config = evaluation_config(request)
+    if isinstance(subject, PolicyReward):
+        if request.against or request.reward:
+            raise UserError(
+                f"`{request.name}` is a reward model, which is compared with the data's own "
+                "preferences: leave `--against` and `--reward` out"
+            )
+        found = reward_results(subject, data, config, {})
+        keep_results(found, [request.out])
+        print_table(found)
+        return found
+    reward = build_reward(request, config)
+    generation = build_generation(request, config)
+
+    def answers(policy: LanguagePolicy, name: str) -> Results:
+        return policy_results(policy, reward, data, generation, config, name=name, details={})
+
+    results = answers(subject, request.name)
+    keep_results(results, [request.out])
+    if request.against is None:
+        print_table(results)
+        return results
+    del subject
+    other_policy = load_pretrained(request.against)
+    if isinstance(other_policy, PolicyReward):
+        raise UserError(f"expected a policy after `--against`, `{request.against}` judges text")
+    other = answers(other_policy, request.against)
+    keep_results(other, [request.out / "against"])
+    print_table([results, other])
+    _compare(results, other, judged, request.out)
+    return results
+
+
+def _compare(first: Results, second: Results, judged: JudgeConfig | None, out: Path) -> None:
+    """Print the paired differences, and what the judge says."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(comparison_table(first.name, second.name, compare(first, second)))
+    if judged is not None:
+        replies = out / "judged.jsonl"
+        entries = judge(make_pairs(first, second), judged, replies, progress=console.is_terminal)
+        for aspect, counts in tally(entries, first.bootstrap).items():
+            console.print(
+                f"{aspect}: {counts.wins} wins, {counts.ties} ties, {counts.losses} losses of "
+                f"{first.name} by {judged.model} ({counts.unparsed} replies without a verdict)"
+            )
+
+
+def default_folder(name: str) -> Path:
+    """Return where the results of `name` go: its own folder if there is one here."""
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else Path("evaluations") / name.replace("/", "--")
+
+
+def evaluation_config(request: Request) -> EvaluationConfig:
+    """Return the recipe's section `evaluation` with the request's changes."""
+    section = request.recipe.get("evaluation") or {}
+    config = _instantiate(EvaluationConfig, section)
+    if not isinstance(config, EvaluationConfig):
+        raise UserError(f"expected the keys of `evaluation`, got {section}")
+    if request.num_prompts is not None:
+        config = replace(config, num_prompts=request.num_prompts)
+    return config
+
+
+def build_data(request: Request) -> OfflineDataModule:
+    """Return the recipe's data module, or HHA's, with the test sets asked for."""
+    section = dict(request.recipe.get("data") or {})
+    if not section:
+        info = AdapterInfo.read(Path(request.name)) if Path(request.name).is_dir() else None
+        template = (info.template if info else None) or "alol"
+        tests = list(request.data) or ["sample"]
+        return HHAData(validation=None, test=tests, template=template)
+    arguments = dict(section.get("init_args") or {})
+    if request.data:
+        arguments["test"] = list(request.data)
+    data = _instantiate(OfflineDataModule, {**section, "init_args": arguments})
+    if not isinstance(data, OfflineDataModule):
+        raise UserError(f"expected a data module with test sets, got {type(data).__name__}")
+    if not data.sources["test"]:
+        raise UserError("expected test sets: give `--data`, the recipe's `data.test` names none")
+    return data
+
+
+def build_reward(request: Request, config: EvaluationConfig) -> Reward:
+    """Return the judge: the one asked for, or that of the recipe."""
+    if request.reward is not None:
+        if ":" in request.reward:
+            return CallableReward(request.reward)
+        found = load_pretrained(request.reward)
+        if not isinstance(found, PolicyReward):
+            raise UserError(f"expected a reward model after `--reward`, got `{request.reward}`")
+        return found
+    if config.reward is not None:
+        return config.reward
+    section = _model_argument(request, "reward")
+    if section is None:
+        raise UserError(
+            f"no recipe says by which reward `{request.name}` is judged: give `--reward` with a "
+            "reward model's name or `package.module:function`"
+        )
+    reward = _instantiate(Reward, section)
+    if not isinstance(reward, Reward):
+        raise UserError(f"expected a reward, got {section}")
+    return reward
+
+
+def build_generation(request: Request, config: EvaluationConfig) -> GenerationConfig:
+    """Return how answers are generated."""
+    generation = config.generation
+    if generation is None:
+        built = _instantiate(GenerationConfig, _model_argument(request, "generation") or {})
+        generation = built if isinstance(built, GenerationConfig) else GenerationConfig()
+    if request.max_new_tokens is not None:
+        generation = replace(generation, max_new_tokens=request.max_new_tokens)
+    return generation
+
+
+def _model_argument(request: Request, name: str) -> Any:  # noqa: ANN401  (a recipe's content)
+    """Return an argument of the recipe's method."""
+    model = request.recipe.get("model") or {}
+    return (model.get("init_args") or {}).get(name)
+
+
+def _instantiate(kind: type, section: object) -> object:
+    """Return the object of type `kind` that a part of a recipe describes."""
+    resolve_self(section)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--object", type=kind)
+    try:
+        built = parser.instantiate_classes(parser.parse_object({"object": section}))
+    except ArgumentError as error:
+        raise UserError(f"the recipe does not describe a {kind.__name__}: {error}") from error
+    return built["object"]

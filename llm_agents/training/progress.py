@@ -1,0 +1,183 @@
+"""What a run shows while it works: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+log = logging.getLogger(__name__)
+
+_SHOWN = ("loss", "val/reward", "val/nll", "val/loss", "val/accuracy")
+_WINDOW = 20  # optimizer steps over which the speed is averaged
+
+
+class RunProgress(ProgressBar):  # type: ignore[misc]  # Lightning's classes have no types here
+    """Shows optimizer steps, loss, the last validation and tokens per second.
+
+    Args:
+        every: Optimizer steps between lines where there is no terminal.
+        console: Where the bar is drawn; standard error by default.
+    """
+
+    def __init__(self, every: int, console: Console | None = None) -> None:
+        super().__init__()
+        self.every = every
+        self.console = console or Console(file=sys.stderr)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._validation: TaskID | None = None
+        self._is_enabled = True
+        self._step = 0
+        self._tokens = 0
+        self._speeds: deque[tuple[float, int, int]] = deque(maxlen=_WINDOW + 1)
+
+    @override
+    def disable(self) -> None:
+        """Show nothing, on all processes but the first."""
+        self._is_enabled = False
+
+    @override
+    def enable(self) -> None:
+        """Show progress again."""
+        self._is_enabled = True
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the bar."""
+        super().on_train_start(trainer, pl_module)
+        self._step = trainer.global_step
+        self._speeds.append((time.monotonic(), self._step, 0))
+        if self._is_enabled and self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[text]}"),
+                console=self.console,
+            )
+            total = trainer.max_steps if trainer.max_steps > 0 else None
+            self._task = self._bar.add_task("train", total=total, completed=self._step, text="")
+            self._bar.start()
+
+    @override
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Count tokens; after an optimizer step move the bar, or write a line if it is time to."""
+        del outputs, batch_idx
+        tokens = getattr(batch, "tokens", None)
+        self._tokens += int(getattr(tokens, "num_tokens", 0))
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        self._speeds.append((time.monotonic(), self._step, self._tokens))
+        if self._bar is not None and self._task is not None:
+            text = self._text(trainer, pl_module)
+            self._bar.update(self._task, completed=self._step, text=text)
+        elif self._is_enabled and self._is_line_due(trainer):
+            total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
+            left = self._left(trainer)
+            text = self._text(trainer, pl_module)
+            log.info("step %d%s · %s%s", self._step, total, text, f" · {left} left" if left else "")
+
+    def _is_line_due(self, trainer: Trainer) -> bool:
+        """Return whether a line is due: at first, every so many steps, and at last."""
+        first = len(self._speeds) == 2
+        return first or self._step % self.every == 0 or self._step == trainer.max_steps
+
+    def _text(self, trainer: Trainer, pl_module: LightningModule) -> str:
+        """Return the numbers to be shown."""
+        known = {**trainer.callback_metrics, **self.get_metrics(trainer, pl_module)}
+        parts = [f"{name.removeprefix('val/')} {float(known[name]):.4g}" for name in _SHOWN if name in known]
+        (start, _, before), (end, _, after) = self._speeds[0], self._speeds[-1]
+        if after > before and end > start:
+            parts.append(f"{(after - before) / (end - start):,.0f} tokens/s")
+        return " · ".join(parts)
+
+    def _left(self, trainer: Trainer) -> str:
+        """Return the time left at the present speed."""
+        (start, first, _), (end, last, _) = self._speeds[0], self._speeds[-1]
+        if trainer.max_steps <= last or last == first:
+            return ""
+        seconds = (end - start) / (last - first) * (trainer.max_steps - last)
+        return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add a bar for the validation."""
+        super().on_validation_start(trainer, pl_module)
+        if self._bar is not None:
+            total = sum(trainer.num_val_batches)
+            self._validation = self._bar.add_task("validate", total=total, text="")
+
+    @override
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Move the validation's bar."""
+        del trainer, pl_module, outputs, batch, batch_idx, dataloader_idx
+        if self._bar is not None and self._validation is not None:
+            self._bar.advance(self._validation)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the validation's bar away and say what it found."""
+        del pl_module
+        if self._bar is not None and self._validation is not None:
+            self._bar.remove_task(self._validation)
+            self._validation = None
+        found = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
+        if found and self._is_enabled and not trainer.sanity_checking:
+            text = " · ".join(f"{name} {value:.4g}" for name, value in found.items())
+            log.info("step %d · %s", trainer.global_step, text)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the finished bar behind."""
+        del trainer, pl_module
+        self._stop()
+
+    @override
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Give the terminal back."""
+        del trainer, pl_module, exception
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

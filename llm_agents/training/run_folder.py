@@ -1,0 +1,222 @@
+"""The folder of a run: what lies in it, how a new one is named, how an old one is found.
+
+==================  ==========================================================================
+``recipe.yaml``     the resolved recipe
+``versions.json``   packages, Python, commit, device, command
+``metrics.csv``     every logged number by optimizer step
+``tensorboard/``    the same for TensorBoard
+``checkpoints/``    ``step-00000100.ckpt``: adapters, heads, optimizer, random and data state
+``adapter/``        the best weights, as the zoo keeps them
+``results.json``    what the evaluation found, with texts and a picture; written last
+==================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from llm_agents import __version__
+from llm_agents.errors import UserError
+from llm_agents.training.checkpoints import newest_checkpoint
+
+log = logging.getLogger(__name__)
+
+RECIPE_FILE = "recipe.yaml"
+VERSIONS_FILE = "versions.json"
+RESULTS_FILE = "results.json"
+FOLDER_VARIABLE = "LLM_AGENTS_RUN_FOLDER"  # from the first process of a run to those it starts
+PACKAGES = (
+    "torch",
+    "lightning",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "safetensors",
+    "torchrl",
+    "tensordict",
+    "huggingface_hub",
+    "jsonargparse",
+    "bitsandbytes",
+    "numpy",
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder.
+
+    Args:
+        path: Where it is.
+        checkpoint: What the run continues from; None if it starts.
+    """
+
+    path: Path
+    checkpoint: Path | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def adapter(self) -> Path:
+        """Return the folder of the best weights."""
+        return self.path / "adapter"
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether everything that the recipe asked for is there."""
+        return (self.path / RESULTS_FILE).is_file()
+
+    def write_start(self, recipe: str) -> None:
+        """Write the recipe and what it runs on; say what changed since the run began."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / RECIPE_FILE
+        if path.is_file() and path.read_text(encoding="utf8") != recipe:
+            log.warning("the recipe differs from the one that the run in %s began with", self.path)
+        write_atomically(path, recipe)
+        write_atomically(self.path / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text under a temporary name and rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf8")
+    temporary.replace(path)
+
+
+def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
+    """Return the folder of a new run, or of the one to be continued.
+
+    Args:
+        name: Name of the recipe.
+        folder: The run's folder, if the user names it.
+        resume: ``auto``, the path of a checkpoint or of a run's folder, or None.
+
+    Raises:
+        UserError: The folder holds a run already, or there is nothing at `resume`.
+    """
+    if given := os.environ.get(FOLDER_VARIABLE):
+        checkpoint = newest_checkpoint(Path(given) / "checkpoints") if resume == "auto" else None
+        if resume not in (None, "auto"):
+            checkpoint = _named_checkpoint(Path(str(resume)))[1]
+        return RunFolder(Path(given), checkpoint)
+    if resume is not None and resume != "auto":
+        owner, checkpoint = _named_checkpoint(Path(resume))
+        return RunFolder(Path(folder) if folder else owner, checkpoint)
+    found = Path(folder) if folder else _newest_run(name) if resume == "auto" else None
+    if found is not None and (found / RECIPE_FILE).is_file():
+        if resume is None:
+            raise UserError(
+                f"expected a new folder, but {found} holds a run: continue it with `--resume auto`, "
+                "or name another `run.folder`"
+            )
+        checkpoint = newest_checkpoint(found / "checkpoints")
+        if checkpoint is None:
+            log.info("the run in %s has no checkpoint yet: starting it again", found)
+        return RunFolder(found, checkpoint)
+    if resume == "auto":
+        log.info("no earlier run of %s: starting one", name)
+    return RunFolder(found or _new_folder(name))
+
+
+def _named_checkpoint(path: Path) -> tuple[Path, Path]:
+    """Return the run folder and the checkpoint that `path` names."""
+    if path.is_file():
+        return path.resolve().parent.parent, path
+    if not path.is_dir():
+        raise UserError(f"expected a checkpoint or a run's folder to resume, but there is no {path}")
+    for owner, folder in ((path, path / "checkpoints"), (path.parent, path)):
+        checkpoint = newest_checkpoint(folder)
+        if checkpoint is not None:
+            return owner, checkpoint
+    raise UserError(f"expected a complete checkpoint in {path}, found none")
+
+
+def _newest_run(name: str) -> Path | None:
+    """Return the newest run folder of a recipe; their names are times."""
+    runs = [path.parent for path in Path("runs", name).glob(f"*/{RECIPE_FILE}")]
+    return max(runs, key=lambda path: path.name, default=None)
+
+
+def _new_folder(name: str) -> Path:
+    """Make a folder that is named by the time."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            "expected `run.folder` where several processes are started from outside (torchrun, "
+            "SLURM): they have to agree on a folder"
+        )
+    while True:
+        path = Path("runs", name, time.strftime("%Y%m%d-%H%M%S"))
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # two runs in one second
+            time.sleep(0.2)
+            continue
+        return path
+
+
+def recipe_name(path: Path) -> str:
+    """Return the name of a recipe's runs: its place below ``recipes/``, or its file's name.
+
+    Example:
+        >>> recipe_name(Path("recipes/paper/a_lol_hha.yaml"))
+        'paper/a_lol_hha'
+    """
+    parts = path.with_suffix("").parts
+    if "recipes" in parts[:-1]:
+        last = len(parts) - 1 - parts[::-1].index("recipes")
+        return "/".join(parts[last + 1 :])
+    return parts[-1]
+
+
+def versions() -> dict[str, object]:
+    """Return what a run depends on besides its recipe."""
+    found: dict[str, str] = {"llm-agents": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "packages": found,
+        **commit(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def commit() -> dict[str, object]:
+    """Return the commit that the package's source lies at; None if it is no checkout."""
+    root = Path(__file__).resolve().parents[2]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return {"commit": None, "uncommitted_changes": None}
+    head = _git(git, root, "rev-parse", "HEAD")
+    changed = _git(git, root, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": head or None, "uncommitted_changes": None if head is None else bool(changed)}
+
+
+def _git(git: str, root: Path, *arguments: str) -> str | None:
+    """Return what git says; None if it fails."""
+    done = subprocess.run(
+        [git, "-C", str(root), *arguments], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,234 @@
+"""From a checked recipe to results: objects, training, adapter, evaluation."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import ArgumentError
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from typing_extensions import override
+
+from llm_agents.errors import UserError
+from llm_agents.training.checkpoints import Checkpoints, step_of
+from llm_agents.training.class_methods import resolve_self
+from llm_agents.training.evaluating import evaluate_trained, save_trained
+from llm_agents.training.metrics import MetricsFile, StepTensorBoard
+from llm_agents.training.progress import RunProgress
+from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
+from llm_agents.training.settings import EvaluationConfig, RunConfig
+from llm_agents.training.stopping import StopSignals
+
+log = logging.getLogger(__name__)
+
+# What Lightning says about every run of ours and what is meant to be so.
+_EXPECTED_WARNINGS = (
+    r".*LightningCLI's args parameter.*",
+    r".*does not have many workers.*",
+    r".*in eval mode at the start of training.*",
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+    r".*was called without a model.*",
+    r".*smaller than the logging interval.*",
+)
+
+
+class StepCounter(Callback):  # type: ignore[misc]  # Lightning's classes have no types here
+    """Tells the loggers which trainer's steps they count.
+
+    Args:
+        loggers: Those that count.
+    """
+
+    def __init__(self, loggers: list[MetricsFile | StepTensorBoard]) -> None:
+        self.loggers = loggers
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Hand the trainer over."""
+        del pl_module, stage
+        for logger in self.loggers:
+            logger.trainer = trainer
+
+
+class RecipeCLI(LightningCLI):  # type: ignore[misc]  # Lightning's classes have no types here
+    """Builds module, data and trainer of a recipe.
+
+    Args:
+        values: The sections `seed_everything`, `model`, `data`, `trainer`, `run`, `evaluation`.
+        run: The run's folder.
+        signals: Says whether someone asked the run to stop.
+    """
+
+    def __init__(self, values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> None:
+        self.run, self.signals = run, signals
+        self.metrics = MetricsFile(run.path / "metrics.csv")
+        super().__init__(
+            args={name: value for name, value in values.items() if value is not None},
+            run=False,
+            seed_everything_default=0,
+            save_config_callback=None,  # the recipe is in the run's folder already
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            parser_kwargs={"exit_on_error": False},
+        )
+
+    @property
+    def run_config(self) -> RunConfig:
+        """Return the section `run`."""
+        found: RunConfig = self.config_init["run"]
+        return found
+
+    @property
+    def evaluation_config(self) -> EvaluationConfig:
+        """Return the section `evaluation`."""
+        found: EvaluationConfig = self.config_init["evaluation"]
+        return found
+
+    @override
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the sections that are not Lightning's."""
+        parser.add_class_arguments(RunConfig, "run")
+        parser.add_class_arguments(EvaluationConfig, "evaluation")
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Return the trainer with this run's folder, loggers, checkpoints and progress."""
+        config = self.config_init["trainer"]
+        settings = self.run_config
+        defaults = {
+            "default_root_dir": str(self.run.path),
+            "enable_model_summary": False,
+            "log_every_n_steps": 1,
+        }
+        for name, value in defaults.items():
+            if config[name] is None:
+                kwargs.setdefault(name, value)
+        theirs = config["logger"]
+        ours: list[MetricsFile | StepTensorBoard] = [self.metrics]
+        if theirs is not False:
+            ours.append(self._tensorboard())
+        others = theirs if isinstance(theirs, list) else [theirs]
+        added = [logger for logger in others if logger not in (None, True, False)]
+        callbacks: list[Callback] = [StepCounter(ours)]
+        if config["enable_progress_bar"] is not False:
+            callbacks.append(RunProgress(settings.log_every))
+        if config["enable_checkpointing"] is not False and not config["fast_dev_run"]:
+            callbacks.append(
+                Checkpoints(
+                    self.run.checkpoints,
+                    every=settings.checkpoint_every,
+                    minutes=settings.checkpoint_minutes,
+                    keep=settings.keep_checkpoints,
+                    signals=self.signals,
+                    metrics=self.metrics,
+                )
+            )
+        given = config["callbacks"] or []
+        theirs_too = given if isinstance(given, list) else [given]
+        return super().instantiate_trainer(
+            logger=[*ours, *added], callbacks=[*theirs_too, *callbacks], **kwargs
+        )
+
+    def _tensorboard(self) -> StepTensorBoard:
+        """Return the TensorBoard logger, which hides what the killed run logged too much."""
+        step = step_of(self.run.checkpoint) if self.run.checkpoint else -1
+        purge = {"purge_step": step + 1} if step >= 0 else {}
+        return StepTensorBoard(
+            save_dir=self.run.path, name="", version="tensorboard", default_hp_metric=False, **purge
+        )
+
+
+def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | None) -> RunFolder:
+    """Do what a recipe says.
+
+    Args:
+        values: The recipe's content, checked.
+        recipe: The same as text, for the run's folder.
+        name: Name of its runs.
+        resume: ``auto``, the path of a checkpoint or of a run's folder, or None.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        UserError: Something that the user can cure.
+        RunStoppedError: Ctrl-C or SIGTERM.
+    """
+    section = values.get("run") or {}
+    run = open_run(section.get("name") or name, section.get("folder"), resume)
+    if resume == "auto" and run.is_finished and _is_same(run, recipe):
+        log.info("the run in %s is finished: leave `--resume` out to start another", run.path)
+        return run
+    os.environ[FOLDER_VARIABLE] = str(run.path.absolute())
+    try:
+        with StopSignals() as signals, warnings.catch_warnings():
+            for message in _EXPECTED_WARNINGS:
+                warnings.filterwarnings("ignore", message)
+            _run(values, recipe, run, signals)
+    finally:
+        del os.environ[FOLDER_VARIABLE]
+    return run
+
+
+def _is_same(run: RunFolder, recipe: str) -> bool:
+    """Return whether a run's folder holds this recipe."""
+    path = run.path / "recipe.yaml"
+    return path.is_file() and path.read_text(encoding="utf8") == recipe
+
+
+def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSignals) -> None:
+    """Build and run the stages."""
+    if rank_zero_only.rank == 0:
+        run.write_start(recipe)
+    log.info("run folder: %s", run.path)
+    cli = build(values, run, signals)
+    if "fit" in cli.run_config.stages:
+        fit(cli, run)
+        if cli.trainer.is_global_zero:
+            save_trained(cli.model, run.adapter, data=cli.datamodule, recipe=recipe)
+            log.info("best weights: %s", run.adapter)
+    if "evaluate" in cli.run_config.stages and cli.trainer.is_global_zero:
+        evaluate_trained(cli, run)
+
+
+def build(values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> RecipeCLI:
+    """Return module, data and trainer.
+
+    Raises:
+        UserError: The recipe is not what the classes take.
+    """
+    known = ("seed_everything", "model", "data", "trainer", "run", "evaluation")
+    given = {key: values[key] for key in known if key in values}
+    resolve_self(given)
+    try:
+        return RecipeCLI(given, run, signals)
+    except ArgumentError as error:
+        raise UserError(f"{run.path / 'recipe.yaml'}: {error}") from error
+
+
+def fit(cli: RecipeCLI, run: RunFolder) -> None:
+    """Train, from the checkpoint if there is one."""
+    if run.checkpoint is None:
+        cli.metrics.path.unlink(missing_ok=True)  # of a run that was killed before its first one
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+        return
+    log.info("continuing from %s", run.checkpoint)
+    try:
+        saved = torch.load(run.checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError) as error:
+        raise UserError(f"expected a checkpoint, {run.checkpoint} can't be read: {error}") from error
+    row = next((s["row"] for s in saved["callbacks"].values() if "row" in s), {})
+    cli.metrics.resume(int(saved["global_step"]), row)
+    del saved
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=str(run.checkpoint))
+
+

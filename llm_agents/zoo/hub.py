@@ -1,0 +1,247 @@
+"""Loading by name, folder or Hub id, and fetching from the Hub."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save_file
+
+from llm_agents.errors import UserError
+from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.bundled import ALIASES, build_once, bundled_alias, cache_folder
+from llm_agents.rewards import PolicyReward
+from llm_agents.rewards.folder import download, is_hub_id
+from llm_agents.zoo.layout import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    POINTER_FILE,
+    REWARD_FILE,
+    AdapterInfo,
+    is_entry,
+    read_json,
+    replace_folder,
+)
+from llm_agents.zoo.registry import show
+
+log = logging.getLogger(__name__)
+PICKLED_WEIGHTS = "adapter_model.bin"
+
+
+def load_pretrained(
+    name: str,
+    *,
+    base: str | None = None,
+    revision: str | None = None,
+    trainable: bool = False,
+    quantization: Literal["nf4", "int8"] | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    device: str | None = None,
+) -> LanguagePolicy | PolicyReward:
+    """Load a language policy or a reward model, ready to use.
+
+    Args:
+        name: Zoo name (``lightning zoo list``), folder, Hub id, or the alias of a base model.
+            Adapters written by plain PEFT will do.
+        base: Base model to use in place of the recorded one: the same weights elsewhere.
+        revision: Revision of the adapter on the Hub.
+        trainable: Leave the adapter trainable; a policy only.
+        quantization: Load the base in 4 or 8 bits.
+        dtype: Type of the base's weights.
+        device: Where it runs; the accelerator by default, if there is one.
+
+    Returns:
+        A `PolicyReward` for a reward model, else a `LanguagePolicy`, in evaluation mode.
+
+    Raises:
+        UserError: Nothing of that name was found, or its base is not known.
+    """
+    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name in ALIASES or is_whole_model(Path(name)):
+        folder, base = None, base or name
+    else:
+        folder = find_folder(name, revision=revision)
+    if folder is not None and (folder / REWARD_FILE).is_file():
+        if trainable:
+            raise UserError(f"`{name}` is a reward model, which is loaded frozen: drop `trainable`")
+        return PolicyReward.from_pretrained(
+            str(folder), base=base, quantization=quantization, dtype=dtype, device=target
+        )
+    chosen, base_revision = (base, None) if base or folder is None else recorded_base(folder)
+    policy = LanguagePolicy.from_pretrained(
+        str(chosen),
+        adapter=str(folder) if folder is not None else None,
+        revision=base_revision,
+        quantization=quantization,
+        dtype=dtype,
+        trainable=trainable,
+    )
+    if quantization is None:  # quantized weights are placed when they are loaded
+        policy = policy.to(target)
+    return policy.eval()
+
+
+def is_whole_model(folder: Path) -> bool:
+    """Return whether a folder holds a whole model rather than an adapter."""
+    return (folder / "config.json").is_file() and not is_entry(folder)
+
+
+def find_folder(name: str, *, revision: str | None = None) -> Path:
+    """Return the local folder of a zoo name, folder or Hub id, with the weights in it.
+
+    Raises:
+        UserError: Nothing of that name was found.
+    """
+    folder = Path(name).expanduser()
+    if not is_entry(folder):
+        if folder.is_dir():
+            found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            raise UserError(f"expected `{ADAPTER_CONFIG}` in the folder `{name}`, found {found}")
+        folder = _from_hub(name, revision) if is_hub_id(name) else _from_zoo(name, revision)
+    if (folder / POINTER_FILE).is_file():
+        return _follow_pointer(folder)
+    if not (folder / ADAPTER_WEIGHTS).is_file() and (folder / PICKLED_WEIGHTS).is_file():
+        return converted(folder)
+    return folder
+
+
+def _from_zoo(name: str, revision: str | None) -> Path:
+    """Return the folder of an entry of the registry."""
+    entry = show(name)
+    if entry.folder is not None:
+        return entry.folder
+    if entry.repo_id is None:
+        raise UserError(f"the entry `{name}` has neither a folder nor a repository")
+    return _from_hub(entry.repo_id, revision)
+
+
+def _from_hub(repo_id: str, revision: str | None) -> Path:
+    """Return a repository's snapshot, with pickled weights too where there are no others."""
+    folder = download(repo_id, revision)
+    if not is_entry(folder):
+        raise UserError(
+            f"the repository `{repo_id}` holds no adapter (no `{ADAPTER_CONFIG}`): a whole model "
+            "is given as the base of a recipe"
+        )
+    has_weights = (folder / ADAPTER_WEIGHTS).is_file() or (folder / POINTER_FILE).is_file()
+    if not has_weights and (folder / ADAPTER_CONFIG).is_file():
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
+        try:
+            hf_hub_download(repo_id, PICKLED_WEIGHTS, revision=revision)
+        except EntryNotFoundError as error:
+            raise UserError(f"the repository `{repo_id}` holds no adapter weights") from error
+    return folder
+
+
+def _follow_pointer(folder: Path) -> Path:
+    """Fetch the weights that a folder's `hub.json` names, and check their digests."""
+    pointer = read_json(folder / POINTER_FILE)
+    repo_id, revision, files = (pointer.get(key) for key in ("repo_id", "revision", "files"))
+    if not (isinstance(repo_id, str) and isinstance(revision, str) and isinstance(files, dict)):
+        raise UserError(f"expected `repo_id`, `revision` and `files` in `{folder / POINTER_FILE}`")
+    fetched = _from_hub(repo_id, revision)
+    for file, expected in files.items():
+        if not (fetched / file).is_file():
+            raise UserError(
+                f"`{repo_id}` at {revision} has no `{file}`, which `{folder}` points to"
+            )
+        found = sha256(fetched / file)
+        if found != expected:
+            raise UserError(
+                f"`{file}` of `{repo_id}` at {revision} has the SHA-256 {found}, expected "
+                f"{expected}: the file was changed or damaged; delete it from the cache and try "
+                "again"
+            )
+    return fetched
+
+
+def converted(folder: Path) -> Path:
+    """Return a copy of an adapter's folder whose pickled weights became safetensors.
+
+    The pickle is read by torch's weights-only reader, which runs no code in it. The copy lies in
+    the user's cache under the digest of the weights.
+    """
+    source = folder / PICKLED_WEIGHTS
+    target = cache_folder() / "adapters" / sha256(source)[:16]
+
+    def build(unfinished: Path) -> None:
+        log.info("converting %s to safetensors in %s", source, target)
+        state = torch.load(source, map_location="cpu", weights_only=True)
+        tensors = {key: value.clone().contiguous() for key, value in state.items()}
+        save_file(tensors, unfinished / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        for path in folder.iterdir():
+            if path.is_file() and path.suffix in {".json", ".md", ".yaml"}:
+                shutil.copyfile(path, unfinished / path.name)
+
+    return build_once(target, build)
+
+
+def recorded_base(folder: Path) -> tuple[str, str | None]:
+    """Return the base model of an adapter's folder and its revision.
+
+    Raises:
+        UserError: It is not recorded, or is a path that is not on this machine.
+    """
+    info = AdapterInfo.read(folder)
+    if info is not None:
+        return info.base, info.revision
+    config = read_json(folder / ADAPTER_CONFIG)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(base, str) or not base:
+        raise UserError(f"`{folder / ADAPTER_CONFIG}` names no base model: give `base`")
+    if not is_hub_id(base) and base not in ALIASES and not Path(base).exists():
+        raise UserError(
+            f"the adapter in `{folder}` was trained on `{base}`, a path that is not on this "
+            "machine: give `base`, the same model's Hub id or folder"
+        )
+    alias = bundled_alias(base)
+    if alias is not None:
+        log.warning(
+            "the adapter in `%s` names the base %s: using the bundled `%s`, a 4-bit rounding "
+            "of it; give base=%r for the exact weights",
+            folder,
+            base,
+            alias,
+            base,
+        )
+        return alias, None
+    return base, revision if isinstance(revision, str) else None
+
+
+def pull(name: str, folder: str | Path | None = None, *, revision: str | None = None) -> Path:
+    """Copy an adapter or a reward model from the Hub into a folder.
+
+    Args:
+        name: Hub id, or a zoo name that is on the Hub.
+        folder: Where to; ``checkpoints/<repository name>`` by default. It is replaced when the copy
+            is whole.
+        revision: Branch, tag or commit.
+
+    Returns:
+        The folder.
+    """
+    repo_id: str | None = name
+    if not is_hub_id(name):
+        repo_id = show(name).repo_id
+        if repo_id is None:
+            raise UserError(f"`{name}` is not on the Hub: expected `owner/name`")
+    source = find_folder(str(repo_id), revision=revision)
+    target = Path(folder) if folder else Path("checkpoints") / str(repo_id).split("/")[1]
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, unfinished)  # follows the links of the Hub's cache
+    replace_folder(unfinished, target)
+    return target
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,190 @@
+"""What there is: adapters and reward models in this checkout, in past runs, on the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from llm_agents.errors import UserError
+from llm_agents.evaluation import Results, RewardResults, read_results, read_reward_results
+from llm_agents.evaluation.report import format_interval
+from llm_agents.evaluation.results import RESULTS_FILE
+from llm_agents.zoo.layout import (
+    ADAPTER_CONFIG,
+    POINTER_FILE,
+    REWARD_FILE,
+    AdapterInfo,
+    Kind,
+    is_entry,
+    read_json,
+)
+
+PACKAGE_FOLDER = Path(__file__).resolve().parent / "checkpoints"
+Source = Literal["checkpoints", "package", "runs", "hub"]
+
+# Adapters that A-LoL's authors published (the spelling of `prioirty` is theirs).
+PUBLISHED = {
+    "a_lol_seq-hha-llama-7b": "abaheti95/a_lol_seq_good_prioirty_qlora_hh",
+    "a_lol-hha-llama-7b": "abaheti95/a_lol_good_prioirty_qlora_hh",
+    "a_lol_kl-hha-llama-7b": "abaheti95/a_lol_kl_good_prioirty_qlora_hh",
+    "dpo-hha-llama-7b": "abaheti95/dpo_qlora_hh",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An adapter or a reward model.
+
+    Args:
+        name: What `load_pretrained` takes.
+        source: Where it was found.
+        kind: Language policy or reward model.
+        folder: Its folder; None if it is on the Hub only.
+        repo_id: Its repository; None if it is local only.
+        base: Base model, if it is known.
+        method: Method that trained it, if it is known.
+        results: Measured numbers, if there are any.
+    """
+
+    name: str
+    source: Source
+    kind: Kind
+    folder: Path | None
+    repo_id: str | None
+    base: str | None
+    method: str | None
+    results: Results | RewardResults | None
+
+
+def list_entries(root: str | Path | None = None) -> list[Entry]:
+    """Return everything that `load_pretrained` knows by name.
+
+    In this order: ``checkpoints/`` of the working folder or the checkout, adapters that came with
+    the package, adapters of finished runs in ``runs/``, adapters known on the Hub. Of two with one
+    name the first counts.
+
+    Args:
+        root: Folder that holds ``checkpoints/`` and ``runs/``; the working folder by default.
+    """
+    entries: dict[str, Entry] = {}
+    for source, folder, name in _folders(Path(root) if root else Path.cwd()):
+        entries.setdefault(name, read_entry(folder, name, source))
+    for name, repo_id in PUBLISHED.items():
+        known = Entry(name, "hub", "policy", None, repo_id, None, name.split("-")[0], None)
+        entries.setdefault(name, known)
+    return list(entries.values())
+
+
+def _folders(root: Path) -> Iterator[tuple[Source, Path, str]]:
+    """Yield each local folder with its source and name."""
+    checkout = Path(__file__).resolve().parents[2]
+    for place in dict.fromkeys((root, checkout)):
+        yield from (("checkpoints", path, path.name) for path in _children(place / "checkpoints"))
+    yield from (("package", path, path.name) for path in _children(PACKAGE_FOLDER))
+    runs = root / "runs"
+    for path in sorted(runs.glob("**/adapter"), reverse=True):  # newest run of a recipe first
+        if is_entry(path):
+            yield "runs", path, path.parent.relative_to(runs.parent).as_posix()
+
+
+def _children(folder: Path) -> list[Path]:
+    """Return the entries directly inside a folder."""
+    return sorted(path for path in folder.glob("*") if path.is_dir() and is_entry(path))
+
+
+def read_entry(folder: Path, name: str, source: Source) -> Entry:
+    """Describe a folder from its files."""
+    info = AdapterInfo.read(folder)
+    base = info.base if info else None
+    repo_id = None
+    if base is None and (folder / REWARD_FILE).is_file():
+        base = _text(read_json(folder / REWARD_FILE).get("base"))
+    if base is None and (folder / ADAPTER_CONFIG).is_file():
+        base = _text(read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path"))
+    if (folder / POINTER_FILE).is_file():
+        repo_id = _text(read_json(folder / POINTER_FILE).get("repo_id"))
+    kind: Kind = "reward" if (folder / REWARD_FILE).is_file() else "policy"
+    return Entry(
+        name=name,
+        source=source,
+        kind=kind,
+        folder=folder,
+        repo_id=repo_id,
+        base=base,
+        method=info.method if info else None,
+        results=measured(folder, kind)
+        or (measured(folder.parent, kind) if source == "runs" else None),
+    )
+
+
+def measured(folder: Path, kind: Kind) -> Results | RewardResults | None:
+    """Return the results in a folder, if there are any."""
+    if not (folder / RESULTS_FILE).is_file():
+        return None
+    if kind == "reward":
+        return read_reward_results(folder)
+    return read_results(folder, with_texts=False)
+
+
+def headline(results: Results | RewardResults | None) -> str:
+    """Return the one number that matters most, with its interval."""
+    if results is None:
+        return "not measured here"
+    if isinstance(results, Results):
+        return f"reward {format_interval(results.overall.reward, 4)} ({results.reward.name})"
+    accuracy = results.overall.pair_accuracy
+    return f"pairs right {format_interval(accuracy, 3)}" if accuracy else "no pairs to judge"
+
+
+def _text(value: object) -> str | None:
+    """Return a text that is not empty, or None."""
+    return value if isinstance(value, str) and value else None
+
+
+def show(name: str, root: str | Path | None = None) -> Entry:
+    """Return the entry called `name`, or the folder of that name.
+
+    Raises:
+        UserError: There is none; the nearest names are in the message.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir() and is_entry(folder):
+        return read_entry(folder, name, "checkpoints")
+    entries = {entry.name: entry for entry in list_entries(root)}
+    if name not in entries:
+        near = get_close_matches(name, entries, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(f'`{other}`' for other in near)}? " if near else ""
+        raise UserError(
+            f"no adapter or reward model is called `{name}`: {hint}"
+            "`lightning zoo list` shows what there is; a folder or a Hub id will do too"
+        )
+    return entries[name]
+
+
+def entries_table(entries: list[Entry]) -> Table:
+    """Return a table of entries, one row each."""
+    table = Table(title="model zoo")
+    for column in ("name", "where", "kind", "method", "base", "measured"):
+        table.add_column(column)
+    for entry in entries:
+        where = entry.repo_id if entry.source == "hub" else entry.source
+        table.add_row(
+            entry.name,
+            where,
+            entry.kind,
+            entry.method or "–",
+            entry.base or "–",
+            headline(entry.results),
+        )
+    return table
+
+
+def print_entries(entries: list[Entry], console: Console | None = None) -> None:
+    """Print entries as a table."""
+    (console or Console()).print(entries_table(entries))
