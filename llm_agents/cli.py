@@ -151,7 +151,6 @@ def run(words: list[str]) -> int:
     if given.print_config:
         print(recipe, end="")
         return 0
-    _quieten_lightning()
     from llm_agents.training.run_folder import recipe_name
     from llm_agents.training.session import run_recipe
 
@@ -182,12 +181,6 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]
             value = following
         options.append((key, value))
     return plain, options
-
-
-def _quieten_lightning() -> None:
-    """Let Lightning warn, but not tell what every run tells."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _how_to_resume(words: list[str]) -> str:
@@ -235,7 +228,6 @@ def evaluate(words: list[str]) -> int:
         parser.error("--judge needs --judge-model and --against")
     sys.path.append(str(Path.cwd()))
     recipe = _recipe_of(given.name, given.recipe)
-    _quieten_lightning()
     from llm_agents.judge import JudgeConfig
     from llm_agents.training.named import Request, default_folder, evaluate_named
 

@@ -236,14 +236,14 @@ class _Checker:
 
     def _nested(self, found: Signature, name: str) -> str:
         """Say where a key belongs that is one level too high."""
+        places = []
         for parameter in found.parameters:
             for option in parameter.annotation.alternatives:
                 inner = option.definition
-                if inner is not None and is_dataclass(inner):
-                    fields = signature(inner)
-                    if fields is not None and fields.get(name):
-                        return f"did you mean {parameter.name}.{name}?"
-        return ""
+                fields = signature(inner) if inner is not None and is_dataclass(inner) else None
+                if fields is not None and fields.get(name):
+                    places.append(f"{parameter.name}.{name}")
+        return f"did you mean {' or '.join(places)}?" if places else ""
 
     def _value(self, annotation: Annotation, value: Value, key: Key) -> Iterator[Fault]:
         """Check a value against a type, and report the faults of the alternative it is nearest to."""

@@ -98,8 +98,9 @@ def find_source(module: str) -> Source | None:
     origin = _origin(module)
     if origin is None or origin.suffix != ".py":
         return None
+    text = origin.read_text(encoding="utf8")
     try:
-        tree = ast.parse(origin.read_text(encoding="utf8"))
+        tree = ast.parse(text)
     except SyntaxError as error:
         raise NotFound(f"{origin}, line {error.lineno} is no Python: {error.msg}") from error
     is_package = origin.name == "__init__.py"
@@ -111,7 +112,7 @@ def find_source(module: str) -> Source | None:
             stars.append(bound.module)
         else:
             symbols.setdefault(name, bound)
-    is_dynamic = "__getattr__" in symbols or "sys.modules[__name__]" in ast.unparse(tree.body[-3:])  # type: ignore[arg-type]  # a list of statements will do
+    is_dynamic = "__getattr__" in symbols or "sys.modules[__name__]" in text
     return Source(module, origin, is_package, tree, symbols, tuple(stars), is_dynamic)
 
 

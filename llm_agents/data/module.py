@@ -146,7 +146,9 @@ class OfflineDataModule(LightningDataModule):
         if self.trainer is not None and hasattr(self.trainer.lightning_module, "policy"):
             module = self.trainer.lightning_module
             self.connect(
-                cast(TextEncoder, module.policy), getattr(module, "batch_layout", "scored")
+                cast(TextEncoder, module.policy),
+                getattr(module, "batch_layout", "scored"),
+                getattr(module, "validation_layout", "prompts"),
             )
         if self._policy is None:
             raise ValueError("expected a policy: call connect(policy) before setup()")

@@ -87,6 +87,7 @@ class ALoL(OfflineModule):
     """
 
     batch_layout = "scored"
+    takes_rewards = True
 
     def __init__(
         self,
@@ -246,8 +247,8 @@ class ALoL(OfflineModule):
         if self.values is None:
             return (
                 f"no preferred response has a positive reward (highest: {highest}), and "
-                f"`algorithm: {self.algorithm}` weighs by rewards: raw logits need `reward_transform: sigmoid` "
-                "in the data"
+                f"`algorithm: {self.algorithm}` weighs by rewards: raw logits need "
+                "`reward_transform: sigmoid` in the data"
             )
         stats = cast(AdvantageStats, self.advantage_stats)
         return (

@@ -80,6 +80,7 @@ class OfflineModule(LightningModule):
 
     batch_layout: Literal["scored", "ranked"] = "scored"
     has_reference_score = True
+    takes_rewards = False
 
     def __init__(
         self,
@@ -96,6 +97,16 @@ class OfflineModule(LightningModule):
         self.optimizer = optimizer or OptimizerConfig()
         self.generation = generation or GenerationConfig()
         self.options = options or OfflineOptions()
+        if self.options.training_rewards == "scored" and not self.takes_rewards:
+            raise UserError(
+                f"{type(self).__name__} takes no rewards from a model: leave "
+                "`options.training_rewards` out"
+            )
+        if self.options.if_none_better == "reference" and not self.has_reference_score:
+            raise UserError(
+                f"{type(self).__name__} has no reference to fall back to: leave "
+                "`options.if_none_better` out"
+            )
         self.best = BestWeights()
         self.reference_scores: Scores | None = None
         self.outcome: dict[str, float | int | str] = {}
@@ -425,7 +436,7 @@ class OfflineModule(LightningModule):
             copy_into(self.trainable(), self.best.weights)
         elif self._validated_step < 0:
             kept = "last, as nothing was validated"
-        elif self.options.if_none_better == "reference" and self.has_reference_score:
+        elif self.options.if_none_better == "reference":
             kept, step = "reference, as nothing was better", 0
             copy_into(self.trainable(), self._start)
         else:

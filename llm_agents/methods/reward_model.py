@@ -213,7 +213,7 @@ class RewardTraining(OfflineModule):
             "low": 0.0,
             "high": 1.0,
             **self._format,
-            "base": self.policy.hub_id or self.policy.base,
+            "base": self.policy.base,
             "activation": "sigmoid",
             "revision": self.policy.revision,
         }

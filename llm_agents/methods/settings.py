@@ -40,15 +40,16 @@ class OptimizerConfig:
     def lr_scale(self, step: int, total_steps: int) -> float:
         """Return the factor of the learning rate at optimizer step `step`, from 0.
 
+        Step 0 doesn't depend on `total_steps`, which is not known when an optimizer is built.
+
         Example:
             >>> config = OptimizerConfig(schedule="linear", warmup_steps=1)
             >>> [config.lr_scale(step, 5) for step in range(6)]
             [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
         """
         scale = min(1.0, (step + 1) / (self.warmup_steps + 1))
-        if self.schedule == "linear":
-            left = total_steps - max(step, self.warmup_steps)
-            scale *= max(0.0, left / max(1, total_steps - self.warmup_steps))
+        if self.schedule == "linear" and step > self.warmup_steps:
+            scale *= max(0.0, (total_steps - step) / max(1, total_steps - self.warmup_steps))
         return scale
 
 

@@ -63,7 +63,7 @@ class LoraConfig:
         dropout: Share of the adapter's inputs dropped in training.
         targets: Names of linear layers; ``attention`` takes those that PEFT adapts by default in
             the model's family (query and value projections where these are apart), ``all-linear``
-            all but the output head.
+            all linear parts of the layers, which leaves the output head out.
         top_layers: Adapt only the last K layers (of each stack, with an encoder and a decoder);
             None adapts all.
     """
@@ -136,7 +136,7 @@ def lora_targets(model: PreTrainedModel, config: LoraConfig) -> str | list[str]:
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as DEFAULTS
 
     if config.targets == "all-linear":
-        return "all-linear"
+        return _linear_names(model)
     if config.targets != "attention":
         return list(config.targets)
     family = model.config.model_type
@@ -147,6 +147,23 @@ def lora_targets(model: PreTrainedModel, config: LoraConfig) -> str | list[str]:
         )
     targets = DEFAULTS[family]
     return targets if isinstance(targets, str) else list(targets)
+
+
+def _linear_names(model: PreTrainedModel) -> list[str]:
+    """Return the names, within a layer, of all its linear parts.
+
+    PEFT's own ``all-linear`` can't be confined to some layers.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    container = f".{layer_container(model)}."
+    return sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if container in name and isinstance(module, (nn.Linear, Conv1D))
+        }
+    )
 
 
 def _top_layers(model: PreTrainedModel, config: LoraConfig) -> list[int] | None:
@@ -271,13 +288,18 @@ def _agree_with_lora(
     if not isinstance(config, peft.LoraConfig):
         raise UserError(f"the adapter {folder} is no LoRA but {_kind(config)}: leave `lora` out")
     targets, theirs = lora_targets(model, lora), config.target_modules or ()
-    wanted: dict[str, object] = {"r": lora.r, "alpha": lora.alpha}
-    stored: dict[str, object] = {"r": config.r, "alpha": config.lora_alpha}
-    if targets != "all-linear":  # PEFT records the layers that it stood for
-        wanted["targets"] = targets if isinstance(targets, str) else sorted(targets)
-        stored["targets"] = theirs if isinstance(theirs, str) else sorted(theirs)
-    wanted["layers"] = _top_layers(model, lora) or "all"
-    stored["layers"] = config.layers_to_transform or "all"
+    wanted: dict[str, object] = {
+        "r": lora.r,
+        "alpha": lora.alpha,
+        "targets": targets if isinstance(targets, str) else sorted(targets),
+        "layers": _top_layers(model, lora) or "all",
+    }
+    stored: dict[str, object] = {
+        "r": config.r,
+        "alpha": config.lora_alpha,
+        "targets": theirs if isinstance(theirs, str) else sorted(theirs),
+        "layers": config.layers_to_transform or "all",
+    }
     differing = [key for key in wanted if wanted[key] != stored[key]]
     if differing:
         said = "; ".join(f"{key} {stored[key]} and not {wanted[key]}" for key in differing)
@@ -393,7 +415,7 @@ def merged_copy(model: PeftModel, config: BaseConfig) -> PreTrainedModel:
     if config.quantization is not None:
         dequantize: Any = base.dequantize
         base = dequantize()
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _without_future_warnings():
         write_adapter(model, Path(folder), base_name=config.base)
         adapted = peft.PeftModel.from_pretrained(base, folder)
     merged: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from llm_agents.errors import MissingExtraError, UserError
@@ -113,8 +114,13 @@ def load_base(config: BaseConfig, *, keep_dropout: bool) -> LoadedBase:
                 **where,
             )
         tokenizer = AutoTokenizer.from_pretrained(resolved.source, **where)
-    except (OSError, ValueError) as error:  # what transformers raises for anything it can't read
+    except (OSError, ValueError, SafetensorError) as error:  # whatever transformers can't read
         raise UserError(f"base model {config.base!r} can't be loaded: {error}") from error
+    for module in model.modules():
+        # Otherwise bitsandbytes repacks nf4 weights at the first pass in eval mode on CPUs with
+        # AVX512-BF16: their constants are rounded to bfloat16 and no gradient passes them any more.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     return LoadedBase(config.base, model.eval(), tokenizer, resolved)
 
 

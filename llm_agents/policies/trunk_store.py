@@ -102,8 +102,8 @@ class TrunkStore:
         return len(self._entries)
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether the states of `key` are stored."""
-        return isinstance(key, bytes) and self._find(key) is not None
+        """Tell whether the states of `key` are stored and undamaged."""
+        return isinstance(key, bytes) and self._read(key) is not None
 
     @property
     def num_bytes(self) -> int:

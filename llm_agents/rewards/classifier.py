@@ -45,8 +45,8 @@ class TextFormat:
         'Hi</s>{Hello}'
     """
 
-    text: str = "{prompt}"
-    text_pair: str | None = "{response}"
+    text: str = "{prompt}\n{response}"
+    text_pair: str | None = None
     user: str = "{text}"
     assistant: str = "{text}"
     system: str = "{text}"
@@ -66,8 +66,10 @@ class TextFormat:
                 "expected `{response}` in the text format's `text` or `text_pair`, got "
                 f"{self.text!r} and {self.text_pair!r}: the reward would not read the answer"
             )
+        if both.count("{response}") > 1:
+            raise UserError("the text format has `{response}` more than once: leave one out")
         if self.text == "chat" and self.text_pair is not None:
-            raise UserError("the text format `chat` is one text: set `text_pair` to null")
+            raise UserError("the text format `chat` is one text: leave `text_pair` out")
 
     @staticmethod
     def _check(name: str, template: str, allowed: set[str]) -> None:

@@ -56,10 +56,8 @@ def save_trained(
     unfinished.mkdir(parents=True)
     module.save_pretrained(unfinished)
     policy = module.policy
-    is_reward = (unfinished / REWARD_FILE).is_file()
     AdapterInfo(
         base=policy.base,
-        kind="reward" if is_reward else "policy",
         revision=policy.revision,
         method=method_name(module),
         task=None if data is None else task_name(data),

@@ -69,10 +69,14 @@ class MetricsFile(Logger):  # type: ignore[misc]  # Lightning's classes have no 
         """Add numbers to the row of the present step."""
         if self.trainer is not None:
             step = self.trainer.global_step
+        numbers = {name: float(value) for name, value in metrics.items() if name != STEP}
+        if self.row and (step or 0) < self.row[STEP]:
+            self._amend(float(step or 0), numbers)
+            return
         if self.row.get(STEP) != step:
             self._finish_row()
             self.row = {STEP: float(step or 0)}
-        self.row.update({name: float(value) for name, value in metrics.items() if name != STEP})
+        self.row.update(numbers)
 
     def note_step(self, trainer: Trainer) -> None:
         """Add what was logged in this step, which Lightning hands to loggers after the hooks only."""
@@ -106,6 +110,16 @@ class MetricsFile(Logger):  # type: ignore[misc]  # Lightning's classes have no 
         if self.row:
             self.save()
             self._start = self.path.stat().st_size
+
+    def _amend(self, step: float, numbers: Row) -> None:
+        """Add numbers to the row of an earlier step: a resumed run prepares itself again."""
+        self.save()
+        rows = {row[STEP]: row for row in read_rows(self.path)}
+        rows[step] = {STEP: step, **rows.get(step, {}), **numbers}
+        rows.pop(self.row[STEP])
+        self._columns += [name for name in numbers if name not in self._columns]
+        self._write([rows[key] for key in sorted(rows)])
+        self.save()
 
     def _add_columns(self) -> None:
         """Write the file again with the columns of the present row, in place of the old one."""

@@ -19,6 +19,7 @@ from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import CallableReward, PolicyReward
 from llm_agents.training.class_methods import resolve_self
 from llm_agents.training.evaluating import keep_results, policy_results, reward_results
+from llm_agents.training.session import quieten_lightning
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import GenerationConfig, Reward
 from llm_agents.zoo import load_pretrained
@@ -62,6 +63,7 @@ def evaluate_named(request: Request, judged: JudgeConfig | None) -> Results | Re
     Raises:
         UserError: It can't be found, or there is nothing to evaluate it on.
     """
+    quieten_lightning()
     seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
     subject = load_pretrained(request.name)
     data = build_data(request)

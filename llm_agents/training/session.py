@@ -163,6 +163,7 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
         UserError: Something that the user can cure.
         RunStoppedError: Ctrl-C or SIGTERM.
     """
+    quieten_lightning()
     section = values.get("run") or {}
     run = open_run(section.get("name") or name, section.get("folder"), resume)
     if resume == "auto" and run.is_finished and _is_same(run, recipe):
@@ -177,6 +178,15 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
     finally:
         del os.environ[FOLDER_VARIABLE]
     return run
+
+
+def quieten_lightning() -> None:
+    """Let Lightning warn, once, but not tell what every run tells."""
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.WARNING)
+        logger.handlers.clear()
+        logger.propagate = True
 
 
 def _is_same(run: RunFolder, recipe: str) -> bool:

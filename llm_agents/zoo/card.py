@@ -349,7 +349,7 @@ def check_card(text: str) -> None:
     faults += [
         f"`datasets` names `{name}`, not a Hub id"
         for name in values.get("datasets") or []
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name))
+        if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(name))
     ]
     for entry in values.get("model-index") or []:
         for result in entry.get("results", []):

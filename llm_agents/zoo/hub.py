@@ -6,6 +6,7 @@ import hashlib
 import logging
 import shutil
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Literal
 
 import torch
@@ -172,7 +173,13 @@ def converted(folder: Path) -> Path:
 
     def build(unfinished: Path) -> None:
         log.info("converting %s to safetensors in %s", source, target)
-        state = torch.load(source, map_location="cpu", weights_only=True)
+        try:
+            state = torch.load(source, map_location="cpu", weights_only=True)
+        except UnpicklingError as error:
+            raise UserError(
+                f"`{source.name}` of the adapter is a pickle that holds more than tensors, and "
+                "might run code: it is not read"
+            ) from error
         tensors = {key: value.clone().contiguous() for key, value in state.items()}
         save_file(tensors, unfinished / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         for path in folder.iterdir():

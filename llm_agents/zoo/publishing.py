@@ -7,7 +7,6 @@ commit. Sending the same again changes nothing.
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
@@ -276,7 +275,7 @@ def private_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line numbers of a text with what is private about them."""
     here = {str(Path.home()), str(Path.cwd()), os.environ.get("HF_HOME", "")} - {"", "/"}
     tokens = {os.environ.get(name, "") for name in ("HF_TOKEN", "OPENAI_API_KEY")} - {""}
-    user = re.compile(rf"[/\\]{re.escape(getpass.getuser())}(?=[/\\\"'\s]|$)")
+    user = re.compile(rf"[/\\]{re.escape(Path.home().name)}(?=[/\\\"'\s]|$)")
     # Dialogues may speak of any path: only this machine's own count in them.
     strict = path.suffix in {".json", ".yaml"} and not path.name.startswith("tokenizer")
     for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), start=1):

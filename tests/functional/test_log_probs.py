@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_agents.functional import gather_log_probs, response_log_probs, sequence_log_probs
+from tests.functional.exact_text import exactly
 from tests.reference import example_f1 as f1
 from tests.reference import masked as reference
 
@@ -79,7 +80,7 @@ def test_equals_the_loop(logits: np.ndarray, ids: np.ndarray) -> None:
 
 
 @settings(deadline=None, max_examples=40)
-@given(logits=hnp.arrays(np.float32, (1, 4), elements=st.floats(-1e30, 1e30, width=32)))
+@given(logits=hnp.arrays(np.float32, (1, 4), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
 def test_extreme_logits_stay_finite(logits: np.ndarray) -> None:
     tensor = torch.from_numpy(logits).requires_grad_()
     found = gather_log_probs(tensor, torch.tensor([2]))
@@ -134,35 +135,46 @@ def test_masking_is_by_position_where_pad_and_end_token_are_equal() -> None:
     assert sequence_log_probs(log_probs, mask).tolist() == [-7]
 
 
-def test_errors() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"^expected `input_ids` of shape \(1, 4\) like `logits` without its last axis, got "
-        r"\(1, 2\): give one token id for each row of logits, shifted beforehand$",
-    ):
+def test_logits_and_ids_must_fit() -> None:
+    text = exactly(
+        "expected `input_ids` of shape (1, 4) like `logits` without its last axis, got (1, 2): "
+        "give one token id for each row of logits, shifted beforehand"
+    )
+    with pytest.raises(ValueError, match=text):
         gather_log_probs(LOGITS, LABELS)
-    with pytest.raises(ValueError, match=r"^expected `logits` of shape \[…, V\], got \(\)"):
+    text = exactly("expected `logits` of shape […, V], got (): give the axis of the words")
+    with pytest.raises(ValueError, match=text):
         gather_log_probs(torch.tensor(1.0), LABELS)
-    with pytest.raises(
-        ValueError,
-        match=r"^expected `logits` of shape \(1, 5, V\) = \(B, prompt_length \+ T, V\), "
-        r"got \(1, 4, 3\): pass those of prompt and response$",
-    ):
+
+
+def test_prompt_and_response_must_add_up() -> None:
+    text = exactly(
+        "expected `logits` of shape (1, 5, V) = (B, prompt_length + T, V), got (1, 4, 3): pass "
+        "those of prompt and response"
+    )
+    with pytest.raises(ValueError, match=text):
         response_log_probs(LOGITS, LABELS, prompt_length=3)
-    with pytest.raises(
-        ValueError,
-        match="^expected `prompt_length` of at least 1, got 0: the first response token needs a "
-        "position that predicts it, e.g. a begin token$",
-    ):
+    text = exactly(
+        "expected `prompt_length` of at least 1, got 0: the first response token needs a position "
+        "that predicts it, e.g. a begin token"
+    )
+    with pytest.raises(ValueError, match=text):
         response_log_probs(LOGITS, LABELS, prompt_length=0)
-    with pytest.raises(
-        ValueError, match=r"^expected `log_probs` of shape \[B, T\], got \(3,\): give it 2 axes$"
-    ):
+    text = exactly("expected `response_ids` of shape [B, T], got (2,): give it 2 axes")
+    with pytest.raises(ValueError, match=text):
+        response_log_probs(LOGITS, LABELS[0], prompt_length=2)
+
+
+def test_sequences_and_mask_must_fit() -> None:
+    text = exactly("expected `log_probs` of shape [B, T], got (3,): give it 2 axes")
+    with pytest.raises(ValueError, match=text):
         sequence_log_probs(torch.zeros(3), torch.ones(3).bool())
-    with pytest.raises(TypeError, match="^expected `response_mask` of dtype torch.bool"):
+    text = exactly("expected `response_mask` of dtype torch.bool, got torch.float32: call .bool()")
+    with pytest.raises(TypeError, match=text):
         sequence_log_probs(torch.zeros(1, 3), torch.ones(1, 3))
-    with pytest.raises(
-        ValueError,
-        match=r"^expected `response_mask` of shape \(2, 3\) like `log_probs`, got \(1, 3\)",
-    ):
+    text = exactly(
+        "expected `response_mask` of shape (2, 3) like `log_probs`, got (1, 3): give one mask "
+        "entry for each value"
+    )
+    with pytest.raises(ValueError, match=text):
         sequence_log_probs(torch.zeros(2, 3), torch.ones(1, 3).bool())

@@ -76,11 +76,11 @@ def test_a_batch_of_prompts_is_taken_as_it_is(make_policy):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
 def test_a_sampled_response_does_not_depend_on_its_batch(make_policy, family):
     policy = make_policy(family, trainable=False)
-    config = GenerationConfig(
-        max_new_tokens=10, temperature=1.0, top_p=0.9, top_k=50, batch_size=5
-    )
+    config = GenerationConfig(max_new_tokens=10, temperature=1.0, top_p=0.9, top_k=50, batch_size=5)
     whole = policy.generate(PROMPTS, config, torch.Generator().manual_seed(4))
-    small = policy.generate(PROMPTS, replace(config, batch_size=1), torch.Generator().manual_seed(4))
+    small = policy.generate(
+        PROMPTS, replace(config, batch_size=1), torch.Generator().manual_seed(4)
+    )
     assert whole == small
     other = policy.generate(PROMPTS, config, torch.Generator().manual_seed(5))
     assert whole != other
@@ -101,9 +101,7 @@ def test_frequencies_are_the_distribution():
     uniforms = torch.rand(20_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     tokens = choose_tokens(logits, GenerationConfig(temperature=1.0), None, uniforms)
     frequencies = tokens.bincount(minlength=4) / 20_000
-    torch.testing.assert_close(
-        frequencies, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=0.015, rtol=0
-    )
+    torch.testing.assert_close(frequencies, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=0.015, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_nucleus_and_top_k(options, allowed):
 
 def test_low_temperature_is_nearly_greedy():
     logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(100, -1)
-    uniforms = torch.linspace(0, 1 - 1e-9, 100, dtype=torch.float64)
+    uniforms = torch.linspace(1e-9, 1 - 1e-9, 100, dtype=torch.float64)
     tokens = choose_tokens(logits, GenerationConfig(temperature=0.01), None, uniforms)
     assert set(tokens.tolist()) == {2}
 
@@ -175,18 +173,33 @@ def test_nothing_of_a_stop_string_is_left(make_policy, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_beam_search_finds_no_worse_than_greedy(make_policy, make_batch, family):
+def test_beam_search_does_not_see_its_batch(make_policy, family):
+    policy = make_policy(family, trainable=False)
+    config = replace(GREEDY, num_beams=4)
+    beams = policy.generate(PROMPTS, config)
+    assert beams == [policy.generate([prompt], config)[0] for prompt in PROMPTS]
+    assert beams != policy.generate(PROMPTS, GREEDY)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_beams_for_all_tokens_find_the_best_pair(make_policy, family):
     policy = never_ending(make_policy(family, trainable=False))
-    greedy = policy.generate(PROMPTS, GREEDY)
-    beams = policy.generate(PROMPTS, replace(GREEDY, num_beams=4))
-    assert beams == [
-        policy.generate([prompt], replace(GREEDY, num_beams=4))[0] for prompt in PROMPTS
-    ]
-    scores = [
-        policy.sequence_log_probs(make_batch(policy, list(zip(PROMPTS, ids, strict=True))))
-        for ids in (greedy, beams)
-    ]
-    assert scores[1].mean() > scores[0].mean()
+    prompt = [5, 6]
+    first = torch.arange(policy.vocab_size)[:, None]
+    prompts = torch.tensor([prompt]).expand(policy.vocab_size, -1)
+    with torch.no_grad():
+        if family == "t5":
+            start = torch.zeros_like(first)
+            logits = policy.causal_model(
+                input_ids=prompts, decoder_input_ids=torch.cat((start, first), 1)
+            ).logits
+        else:
+            logits = policy.causal_model(input_ids=torch.cat((prompts, first), 1)).logits[:, 1:]
+    log_probs = logits.log_softmax(-1)
+    scores = log_probs[0, 0][:, None] + log_probs[:, 1]
+    best = divmod(int(scores.argmax()), policy.vocab_size)
+    config = GenerationConfig(max_new_tokens=2, num_beams=policy.vocab_size)
+    assert policy.generate([prompt], config) == [list(best)]
 
 
 def test_the_window_ends_a_response(make_policy):

@@ -66,10 +66,12 @@ def test_padding_side_and_filler_do_not_matter(make_policy, make_batch, family):
     width = batch.prompt_ids.shape[1]
     right = replace(  # prompts padded on the right instead
         batch,
-        prompt_ids=torch.stack([
-            ids.roll(int(mask.sum()) - width)
-            for ids, mask in zip(batch.prompt_ids, batch.prompt_mask, strict=True)
-        ]),
+        prompt_ids=torch.stack(
+            [
+                ids.roll(int(mask.sum()) - width)
+                for ids, mask in zip(batch.prompt_ids, batch.prompt_mask, strict=True)
+            ]
+        ),
         prompt_mask=batch.prompt_mask.flip(1),
     )
     other = replace(
@@ -100,7 +102,7 @@ def test_the_end_token_is_scored_where_padding_has_the_same_id(make_policy, make
 
 def test_the_end_token_is_learnt(make_policy, make_batch):
     policy = make_policy("gpt2", lora=LoraConfig(targets="all-linear"))
-    batch = make_batch(policy, [("Hi", "I know."), ("Hi", "I know. I know. I know.")])
+    batch = make_batch(policy, [("Hi", "I know."), ("Now?", "Yes, that is a good idea.")])
     optimizer = torch.optim.AdamW([p for _, p in policy.trainable_parameters()], lr=1e-2)
     for _ in range(60):
         loss = -policy.log_probs(batch).sum() / batch.response_mask.sum()
@@ -109,7 +111,7 @@ def test_the_end_token_is_learnt(make_policy, make_batch):
         optimizer.step()
     lengths = batch.response_mask.sum(1) - 1
     end = policy.log_probs(batch)[torch.arange(2), lengths]
-    assert (end > -0.7).all()
+    assert (end > -0.5).all()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -190,7 +192,9 @@ def test_a_family_that_caps_its_logits_is_computed_in_full(make_batch, tmp_path,
         final_logit_softcapping=0.5,
     )
     Gemma2ForCausalLM(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(resolve_base("tiny-random-qwen2").source).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(resolve_base("tiny-random-qwen2").source).save_pretrained(
+        tmp_path
+    )
     policy = LanguagePolicy.from_pretrained(str(tmp_path), lora=LoraConfig())
     batch = make_batch(policy, PAIRS)
     log_probs = policy.log_probs(batch)
@@ -203,7 +207,7 @@ def test_a_family_that_caps_its_logits_is_computed_in_full(make_batch, tmp_path,
     assert all(p.grad is not None for _, p in policy.trainable_parameters())
 
 
-# --- the reference ---------------------------------------------------------------------------------
+# --- the reference ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -268,12 +272,17 @@ def test_reference_puts_everything_back(make_policy, make_batch, sft, loaded):
     policy.eval()
     expected = policy.log_probs(batch).detach()
     policy.train()
-    with pytest.raises(RuntimeError, match="inside"), policy.reference():
+
+    def nest_and_fail():
         with policy.reference():
-            assert not policy.model.training
-            inner = policy.log_probs(batch)
-        assert torch.equal(policy.log_probs(batch), inner)  # still the reference
-        raise RuntimeError("inside")
+            with policy.reference():
+                assert not policy.model.training
+                inner = policy.log_probs(batch)
+            assert torch.equal(policy.log_probs(batch), inner)  # still the reference
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        nest_and_fail()
     assert [(name, p.requires_grad) for name, p in policy.named_parameters()] == flags
     assert [(name, m.training) for name, m in policy.named_modules()] == modes
     assert torch.equal(policy.eval().log_probs(batch), expected)
@@ -307,7 +316,7 @@ def test_dropout_of_a_frozen_base_is_off_and_the_adapter_s_is_on(make_policy, ma
         assert torch.equal(dropped.log_probs(batch), dropped.log_probs(batch))
 
 
-# --- full fine-tuning ------------------------------------------------------------------------------
+# --- full fine-tuning ---------------------------------------------------------------------------
 
 
 def test_full_fine_tuning_trains_everything_and_keeps_its_reference_until_then(
@@ -341,7 +350,7 @@ def test_full_fine_tuning_gradients_are_those_of_the_plain_computation(make_poli
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
-# --- what is saved ---------------------------------------------------------------------------------
+# --- what is saved ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -420,7 +429,7 @@ def test_a_copy_is_independent(make_policy, make_batch):
     assert not torch.equal(twin.log_probs(batch), before)
 
 
-# --- bad input -------------------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------------------
 
 
 def test_rows_longer_than_the_window_are_refused(make_policy, make_batch):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from llm_agents.errors import UserError
 from llm_agents.policies.trunk_store import TrunkStore, content_key
@@ -164,8 +165,9 @@ def test_damaged_data_is_reported_and_computed_again(tmp_path, caplog):
         file.write(b"\x07")
     store = TrunkStore(tmp_path, HIDDEN, torch.float32)
     with caplog.at_level(logging.WARNING):
-        assert store.get([sequence(1)[0]]) == [None]
+        assert sequence(1)[0] not in store
     assert "damaged" in caplog.text
+    assert store.get([sequence(1)[0]]) == [None]
     assert holds_exactly(store, range(2, 4))
     store.put(*([value] for value in sequence(1)))
     assert holds_exactly(store, range(4))
@@ -211,6 +213,7 @@ from llm_agents.policies.trunk_store import TrunkStore, content_key
 folder, first, last, step = sys.argv[1], *map(int, sys.argv[2:])
 store = TrunkStore(folder, 8, torch.float32, max_file_bytes=100_000)
 print("ready", flush=True)
+sys.stdin.readline()
 for start in range(first, last, step):
     keys, states = [], []
     for number in range(start, start + step):
@@ -224,15 +227,25 @@ for start in range(first, last, step):
 
 def start_writer(folder: Path, first: int, last: int, step: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WRITER, str(folder), str(first), str(last), str(step)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+
+
+def release(writers: list[subprocess.Popen[str]]) -> None:
+    """Let writers begin together, once all are ready."""
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
 
 
 def test_kill_9_while_writing_leaves_a_whole_store(tmp_path):
     first = 0
     for delay in (0.05, 0.21):
         writer = start_writer(tmp_path, first, 1_000_000, 3)
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
+        release([writer])
         time.sleep(delay)
         writer.send_signal(signal.SIGKILL)
         assert writer.wait() == -signal.SIGKILL
@@ -243,8 +256,20 @@ def test_kill_9_while_writing_leaves_a_whole_store(tmp_path):
     assert holds_exactly(filled(tmp_path, range(first, first + 50)), range(first + 50))
 
 
+def test_a_writer_waits_while_another_holds_the_lock(tmp_path):
+    writer = start_writer(tmp_path, 0, 20, 2)
+    with FileLock(tmp_path / ".lock"):
+        release([writer])
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(timeout=0.5)
+        assert not (tmp_path / "index").exists()
+    assert writer.wait(timeout=60) == 0
+    assert holds_exactly(TrunkStore(tmp_path, HIDDEN, torch.float32), range(20))
+
+
 def test_two_processes_fill_one_store(tmp_path):
-    writers = [start_writer(tmp_path, 0, 400, 4), start_writer(tmp_path, 200, 600, 5)]
+    writers = [start_writer(tmp_path, 0, 400, 2), start_writer(tmp_path, 200, 600, 2)]
+    release(writers)
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     store = TrunkStore(tmp_path, HIDDEN, torch.float32)
     assert len(store) == 600

@@ -1,7 +1,7 @@
 """The A-LoL specification's worked example: four responses of 3, 2, 3 and 1 tokens.
 
-Sequence log-probs are ln .1, ln .36, ln .0005, ln .6 under the policy and ln .16, ln .06, ln .05, ln .5
-under the reference, so the ratios are .625, 6, .01 and 1.2; advantages are .3, .3, .05 and −.25.
+Sequence log-probs are ln .1, ln .36, ln .0005, ln .6 under the policy and ln .16, ln .06, ln .05,
+ln .5 under the reference, so the ratios are .625, 6, .01 and 1.2; advantages are .3, .3, .05, −.25.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,8 +64,22 @@ def prompt_batch(policy: Any) -> PromptBatch:
 
 
 @pytest.fixture
-def adapter_folder(make_policy: Callable[..., Any], tmp_path: Path) -> Path:
-    """Return the folder of a small adapter with a value head, a recipe and results."""
+def adapter_folder(built_adapter: Path, tmp_path: Path) -> Path:
+    """Return a copy of the folder of a small adapter."""
+    return Path(shutil.copytree(built_adapter, tmp_path / "work" / built_adapter.name))
+
+
+@pytest.fixture
+def reward_folder(built_reward: Path, tmp_path: Path) -> Path:
+    """Return a copy of the folder of a small reward model."""
+    return Path(shutil.copytree(built_reward, tmp_path / "work" / built_reward.name))
+
+
+@pytest.fixture(scope="session")
+def built_adapter(
+    make_policy: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Make a small adapter with a value head, a recipe and results."""
     from llm_agents.policies import LoraConfig
 
     policy = make_policy("llama", lora=LoraConfig(r=2), weights=0.3)
@@ -84,7 +99,7 @@ def adapter_folder(make_policy: Callable[..., Any], tmp_path: Path) -> Path:
         bootstrap=BootstrapConfig(samples=50),
     )
     return save_pretrained(
-        tmp_path / "work" / "a_lol-hha-tiny",
+        tmp_path_factory.mktemp("built") / "a_lol-hha-tiny",
         policy,
         heads={"value_head": ValueHead(policy.hidden_size)},
         method="a_lol",
@@ -95,13 +110,13 @@ def adapter_folder(make_policy: Callable[..., Any], tmp_path: Path) -> Path:
     )
 
 
-@pytest.fixture
-def reward_folder(make_policy: Callable[..., Any], tmp_path: Path) -> Path:
-    """Return the folder of a small reward model with results."""
+@pytest.fixture(scope="session")
+def built_reward(make_policy: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a small reward model with results."""
     from llm_agents.data.base import Example
     from llm_agents.policies import LoraConfig
 
-    folder = tmp_path / "work" / "reward-hha-tiny"
+    folder = tmp_path_factory.mktemp("built") / "reward-hha-tiny"
     policy = make_policy("llama", lora=LoraConfig(r=2), weights=0.3)
     policy.save_adapter(folder)
     save_head(RewardHead(policy.hidden_size), folder, "reward_head")
@@ -116,9 +131,7 @@ def reward_folder(make_policy: Callable[..., Any], tmp_path: Path) -> Path:
         base=policy.base,
         activation="sigmoid",
     ).write(folder / "reward.json")
-    examples = [
-        Example(prompt, ("yes", "no, never"), (0.5, -0.5), 0, {}) for prompt in PROMPTS
-    ]
+    examples = [Example(prompt, ("yes", "no, never"), (0.5, -0.5), 0, {}) for prompt in PROMPTS]
     reward = PolicyReward.from_pretrained(str(folder))
     write_results(folder, evaluate_reward(reward, {"pairs": examples}))
     return folder

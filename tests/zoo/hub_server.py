@@ -1,4 +1,4 @@
-"""A small Hub on the loopback: what huggingface_hub's client needs to create, commit and download."""
+"""A small Hub on the loopback: what huggingface_hub needs to create, commit and download."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         if repo_id in self.hub.repos:
             return self.answer(409, {"error": "it is there already", **url})
         self.hub.add(repo_id, {".gitattributes": b""}, "initial commit")
-        if wanted.get("private"):
+        if wanted.get("private") or wanted.get("visibility") == "private":
             self.hub.private.add(repo_id)
         return self.answer(200, url)
 
@@ -200,7 +200,7 @@ def running_hub() -> Iterator[Hub]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield hub

@@ -43,7 +43,9 @@ def test_a_saved_policy_loads_with_equal_log_probs(
     assert not list(loaded.trainable_parameters())
 
 
-def test_a_trainable_policy_starts_from_its_reference(adapter_folder: Path, make_batch: Any) -> None:
+def test_a_trainable_policy_starts_from_its_reference(
+    adapter_folder: Path, make_batch: Any
+) -> None:
     policy = load_pretrained(str(adapter_folder), trainable=True)
     batch = make_batch(policy, PAIRS)
     assert list(policy.trainable_parameters())
@@ -61,7 +63,8 @@ def test_a_fresh_process_gives_the_same_answers_and_rewards(
         "from llm_agents.types import GenerationConfig, Turn\n"
         "question = (Turn('user', 'How are you?'),)\n"
         "policy, reward = (load_pretrained(folder, device='cpu') for folder in sys.argv[1:])\n"
-        "ids = policy.generate([policy.encode_prompt(question)], GenerationConfig(max_new_tokens=8))\n"
+        "prompt = policy.encode_prompt(question)\n"
+        "ids = policy.generate([prompt], GenerationConfig(max_new_tokens=8))\n"
         "print(json.dumps([ids[0], reward([question], ['Fine']).tolist()]))\n"
     )
     folders = [str(adapter_folder), str(reward_folder)]
@@ -215,8 +218,6 @@ def test_a_pickled_adapter_is_read_without_running_it(
 
 
 def test_a_pickle_with_code_in_it_is_refused(adapter_folder: Path, hub: Any) -> None:
-    import pickle
-
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return (print, ("this must not run",))
@@ -226,7 +227,7 @@ def test_a_pickle_with_code_in_it_is_refused(adapter_folder: Path, hub: Any) -> 
     evil = adapter_folder.parent / "evil.bin"
     torch.save({"weight": Evil()}, evil)
     hub.add("evil/adapter", {**files, "adapter_model.bin": evil.read_bytes()})
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(UserError, match="might run code: it is not read"):
         load_pretrained("evil/adapter")
 
 

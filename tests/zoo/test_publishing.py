@@ -1,0 +1,282 @@
+"""What may be published and what may not, the card that goes with it, and one atomic commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from llm_agents.errors import UserError
+from llm_agents.zoo import publish
+from llm_agents.zoo.card import START, split_card
+
+FILES = {
+    "README.md",
+    "adapter_base.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "greetings_eval_results.jsonl",
+    "llm_agents.json",
+    "recipe.yaml",
+    "results.json",
+    "results.png",
+    "value_head.json",
+    "value_head.safetensors",
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait no time between attempts."""
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+
+
+def test_a_dry_run_writes_everything_and_sends_nothing(adapter_folder: Path, hub: Any) -> None:
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    assert set(report.files) == FILES
+    assert {path.name for path in report.staged.iterdir()} == FILES
+    assert report.commit is None
+    assert hub.requests == []
+
+
+def test_publishing_is_one_commit_and_again_is_none(adapter_folder: Path, hub: Any) -> None:
+    report = publish(adapter_folder, "me/tiny")
+    assert report.commit is not None
+    assert len(hub.repos["me/tiny"]) == 2  # the empty repository, then everything at once
+    assert set(hub.repos["me/tiny"][-1].files) == FILES | {".gitattributes"}
+    publish(adapter_folder, "me/tiny")
+    assert len(hub.repos["me/tiny"]) == 2
+
+
+def test_a_hub_that_is_overloaded_is_asked_again(adapter_folder: Path, hub: Any) -> None:
+    hub.failures += [503, 429]
+    publish(adapter_folder, "me/tiny")
+    assert len(hub.repos["me/tiny"]) == 2
+
+
+def test_a_hub_that_stays_overloaded_gets_nothing(adapter_folder: Path, hub: Any) -> None:
+    hub.failures += [503] * 9
+    with pytest.raises(UserError, match=r"refused to take `me/tiny` \(503\)"):
+        publish(adapter_folder, "me/tiny")
+    assert set(hub.repos["me/tiny"][-1].files) == {".gitattributes"}
+
+
+def test_a_token_that_may_not_write_is_told(adapter_folder: Path, hub: Any) -> None:
+    hub.write_token = "secret-of-the-owner"
+    with pytest.raises(UserError, match=r"401.*log in with `hf auth login`"):
+        publish(adapter_folder, "me/tiny", token="another")
+    assert publish(adapter_folder, "me/tiny", token="secret-of-the-owner").commit
+
+
+def test_a_private_repository(adapter_folder: Path, hub: Any) -> None:
+    publish(adapter_folder, "me/tiny", private=True)
+    assert hub.private == {"me/tiny"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("optimizer.pt", b"x", "pickles may run code"),
+        ("last.ckpt", b"x", "pickles may run code"),
+        ("pytorch_model.bin", b"x", "pickles may run code"),
+        ("model.safetensors", b"x", "weights of a base model"),
+        ("model-00001-of-00002.safetensors", b"x", "weights of a base model"),
+        ("base.gguf", b"x", "weights of a base model"),
+    ],
+)
+def test_what_is_unfit_is_refused(
+    adapter_folder: Path, hub: Any, name: str, content: bytes, expected: str
+) -> None:
+    (adapter_folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{expected}.*{name}"):
+        publish(adapter_folder, "me/tiny")
+    assert hub.requests == []
+
+
+def test_all_reasons_are_named_together(adapter_folder: Path) -> None:
+    (adapter_folder / "results.json").unlink()
+    (adapter_folder / "a.pkl").write_bytes(b"x")
+    (adapter_folder / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError) as caught:
+        publish(adapter_folder, "me/tiny", dry_run=True)
+    for part in ("lightning evaluate", "a.pkl", "model.safetensors"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("token: hf_" + "aBcD" * 8, "an access token"),
+        ("key: sk-" + "0123456789abcdef" * 2, "an access token"),
+        ("folder: /home/ada/data", "the path `/home/ada`"),
+        ("folder: /Users/ada/data", "the path `/Users/ada`"),
+        ("folder: 'C:\\Users\\ada\\data'", "the path"),
+        ("folder: /data/shared/hha", "the path `/data/shared/hha`"),
+        ("files: [a, b]\n- /scratch/hha/train.json", "the path `/scratch/hha/train.json`"),
+        (f"folder: {Path.home()}/x", "a folder of this machine"),
+        (f"folder: {Path.cwd()}/x", "a folder of this machine"),
+    ],
+)
+def test_private_things_are_refused(adapter_folder: Path, hub: Any, line: str, what: str) -> None:
+    recipe = adapter_folder / "recipe.yaml"
+    recipe.write_text("seed_everything: 1\n# a comment\n")
+    (adapter_folder / "llm_agents.json").write_text('{"base": "tiny-random-llama"}')
+    recipe.write_text(f"seed_everything: 1\n{line}\n" if "\n-" not in line else f"x: 1\n# {line}\n")
+    if "\n-" in line:
+        recipe.write_text("files:\n- /scratch/hha/train.json\n")
+    with pytest.raises(UserError, match=r"nothing was sent.*recipe\.yaml, line 2: ") as caught:
+        publish(adapter_folder, "me/tiny")
+    assert what in str(caught.value)
+    assert hub.requests == []
+
+
+def test_the_token_in_the_environment_is_found(
+    adapter_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "plainsecret")
+    (adapter_folder / "recipe.yaml").write_text("note: plainsecret\n")
+    with pytest.raises(UserError, match=r"recipe\.yaml, line 1: an access token"):
+        publish(adapter_folder, "me/tiny", dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "path: checkpoints/reward-hha",
+        "url: https://example.org/a/b",
+        "ratio: 1/2",
+        "template: '/no_think'",
+        "targets: [q_proj, v_proj]",
+    ],
+)
+def test_harmless_lines_pass(adapter_folder: Path, line: str) -> None:
+    (adapter_folder / "recipe.yaml").write_text(f"{line}\n")
+    assert "recipe.yaml" in publish(adapter_folder, "me/tiny", dry_run=True).files
+
+
+def test_a_base_that_is_a_path_is_left_out_with_a_warning(
+    adapter_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = json.loads((adapter_folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "./ckpts/my_base"
+    (adapter_folder / "adapter_config.json").write_text(json.dumps(config))
+    (adapter_folder / "llm_agents.json").write_text('{"base": "./ckpts/my_base"}')
+    with caplog.at_level(logging.WARNING):
+        report = publish(adapter_folder, "me/tiny", dry_run=True)
+    assert "the card names none" in caplog.text
+    assert report.warnings
+    for path in report.staged.iterdir():
+        assert b"ckpts" not in path.read_bytes(), path.name
+    metadata, _ = split_card((report.staged / "README.md").read_text())
+    assert "base_model" not in metadata
+    assert json.loads((adapter_folder / "adapter_config.json").read_text()) == config
+
+
+def test_a_base_given_by_hub_id_replaces_the_path(adapter_folder: Path) -> None:
+    config = json.loads((adapter_folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "./ckpts/my_base"
+    (adapter_folder / "adapter_config.json").write_text(json.dumps(config))
+    report = publish(adapter_folder, "me/tiny", dry_run=True, base_model="org/my-base")
+    written = json.loads((report.staged / "adapter_config.json").read_text())
+    assert written["base_model_name_or_path"] == "org/my-base"
+    metadata, body = split_card((report.staged / "README.md").read_text())
+    assert metadata["base_model"] == "org/my-base"
+    assert "base_model:adapter:org/my-base" in metadata["tags"]
+    assert 'AutoModelForCausalLM.from_pretrained("org/my-base")' in body
+
+
+def test_other_files_are_left_out_and_named(adapter_folder: Path) -> None:
+    (adapter_folder / "events.out.tfevents.1").write_bytes(b"x")
+    (adapter_folder / "logs").mkdir()
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    assert set(report.left_out) == {"events.out.tfevents.1", "logs"}
+
+
+def test_a_link_out_of_the_folder_is_refused(adapter_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (adapter_folder / "LICENSE").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="links lead out of the folder"):
+        publish(adapter_folder, "me/tiny", dry_run=True)
+
+
+@pytest.mark.parametrize("repo_id", ["tiny", "a/b/c", "me/", "/work", "me/na me"])
+def test_a_repository_needs_an_owner_and_a_name(adapter_folder: Path, repo_id: str) -> None:
+    with pytest.raises(UserError, match="expected a repository `owner/name`"):
+        publish(adapter_folder, repo_id, dry_run=True)
+
+
+def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a folder with an adapter"):
+        publish(tmp_path, "me/tiny", dry_run=True)
+
+
+def test_the_recipe_says_licence_and_data(adapter_folder: Path) -> None:
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    metadata, _ = split_card((report.staged / "README.md").read_text())
+    assert metadata["license"] == "mit"
+    assert metadata["datasets"] == ["Anthropic/hh-rlhf"]
+
+
+def test_an_existing_card_keeps_what_others_wrote(adapter_folder: Path, hub: Any) -> None:
+    publish(adapter_folder, "me/tiny")
+    card = hub.repos["me/tiny"][-1].files["README.md"].decode()
+    metadata, body = split_card(card)
+    metadata["thumbnail"] = "picture.png"
+    metadata["tags"].append("favorite")
+    verified = {
+        "task": {"type": "text-generation"},
+        "dataset": {"type": "hha", "name": "held out by the Hub"},
+        "metrics": [{"type": "mean_reward", "value": 0.5, "verified": True}],
+    }
+    metadata["model-index"][0]["results"].append(verified)
+    edited = f"---\n{yaml.safe_dump(metadata)}---\n" + body.replace(START, f"A note.\n\n{START}")
+    hub.add("me/tiny", {"README.md": edited.encode()})
+    publish(adapter_folder, "me/tiny")
+    merged, text = split_card(hub.repos["me/tiny"][-1].files["README.md"].decode())
+    assert merged["thumbnail"] == "picture.png"
+    assert "favorite" in merged["tags"]
+    assert verified in merged["model-index"][0]["results"]
+    assert len(merged["model-index"][0]["results"]) == 2
+    assert "A note." in text
+    assert text.count(START) == 1
+
+
+def test_the_code_on_the_card_runs(adapter_folder: Path, hub: Any, capsys: Any) -> None:
+    report = publish(adapter_folder, "me/tiny")
+    blocks = re.findall(
+        r"```python\n(.*?)```", (report.staged / "README.md").read_text(), re.DOTALL
+    )
+    assert len(blocks) == 1  # the tiny base is not on the Hub, so there is no block for plain PEFT
+    for block in blocks:
+        exec(compile(block, "card", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_the_code_on_a_reward_models_card_runs(
+    reward_folder: Path, hub: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = publish(reward_folder, "me/tiny-reward")
+    card = (report.staged / "README.md").read_text()
+    metadata, body = split_card(card)
+    assert metadata["pipeline_tag"] == "text-classification"
+    types = [m["type"] for m in metadata["model-index"][0]["results"][0]["metrics"]]
+    assert types == ["accuracy", "pair_agreement", "pearson"]
+    (block,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
+    exec(compile(block, "card", "exec"), {})
+    assert "tensor([" in capsys.readouterr().out
+
+
+def test_the_hubs_own_reader_takes_the_card(adapter_folder: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    card = ModelCard.load(report.staged / "README.md")
+    results = card.data.eval_results
+    assert results is not None
+    assert {entry.metric_type for entry in results} >= {"mean_reward", "mean_words"}
+    assert all(isinstance(entry.metric_value, float) for entry in results)

@@ -1,0 +1,65 @@
+"""What the zoo lists and shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from llm_agents.errors import UserError
+from llm_agents.zoo import list_entries, print_entries, show
+from llm_agents.zoo.registry import PUBLISHED
+
+
+def test_checkpoints_and_runs_are_found(
+    adapter_folder: Path, reward_folder: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    shutil.copytree(adapter_folder, root / "checkpoints" / "a_lol-hha-tiny")
+    run = root / "runs" / "reward_hha" / "2026-01-01"
+    shutil.copytree(reward_folder, run / "adapter")
+    (run / "adapter" / "results.json").rename(run / "results.json")
+    (root / "checkpoints" / "not-an-adapter").mkdir()
+    entries = {entry.name: entry for entry in list_entries(root)}
+    adapter = entries["a_lol-hha-tiny"]
+    assert (adapter.source, adapter.kind, adapter.method) == ("checkpoints", "policy", "a_lol")
+    assert adapter.base == "tiny-random-llama"
+    assert adapter.results is not None
+    reward = entries["runs/reward_hha/2026-01-01"]
+    assert (reward.source, reward.kind) == ("runs", "reward")
+    assert reward.results is not None
+    assert "not-an-adapter" not in entries
+    assert set(PUBLISHED) <= set(entries)
+
+
+def test_the_table_shows_names_and_numbers(adapter_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(adapter_folder, tmp_path / "root" / "checkpoints" / "a_lol-hha-tiny")
+    output = io.StringIO()
+    print_entries(list_entries(tmp_path / "root"), Console(file=output, width=200))
+    line = next(text for text in output.getvalue().splitlines() if "a_lol-hha-tiny" in text)
+    assert "tiny-random-llama" in line
+    assert "(length)" in line
+    assert "not measured here" in output.getvalue()  # those on the Hub
+
+
+def test_show_takes_a_folder(adapter_folder: Path) -> None:
+    assert show(str(adapter_folder)).folder == adapter_folder
+
+
+def test_a_mistyped_name_gets_its_neighbors(adapter_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(adapter_folder, tmp_path / "root" / "checkpoints" / "a_lol-hha-tiny")
+    with pytest.raises(UserError, match=r"did you mean .*`a_lol-hha-tiny`"):
+        show("a_lol-hha-tinny", tmp_path / "root")
+
+
+def test_a_damaged_description_is_named(adapter_folder: Path) -> None:
+    (adapter_folder / "llm_agents.json").write_text("{")
+    with pytest.raises(UserError, match=r"llm_agents\.json` is not JSON"):
+        show(str(adapter_folder))
+    (adapter_folder / "llm_agents.json").write_text(json.dumps({"method": "dpo"}))
+    with pytest.raises(UserError, match="expected a text under `base`"):
+        show(str(adapter_folder))
