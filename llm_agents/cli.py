@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -61,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0; 2 for a fault of what was given; 128 and the signal's number when stopped.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Lines()])
-    logging.getLogger("llm_agents").setLevel(logging.INFO)
+    _show_messages()
     try:
         return _dispatch(words)
     except UserError as error:
@@ -75,8 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-        sys.stdout = None  # type: ignore[assignment]  # nothing is to be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is flushed at exit has a place to go
         return 0
+
+
+def _show_messages() -> None:
+    """Write what is logged to standard error: all of ours, warnings of others."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Lines) for handler in root.handlers):
+        root.addHandler(_Lines())
+    logging.getLogger("llm_agents").setLevel(logging.INFO)
 
 
 class _Lines(logging.Handler):
@@ -194,7 +203,7 @@ def _how_to_resume(words: list[str]) -> str:
             skip = True
         elif not word.startswith("--resume="):
             kept.append(word)
-    return f"go on with: lightning {' '.join(kept)} --resume auto"
+    return f"go on with: lightning {shlex.join(kept)} --resume auto"
 
 
 # --- evaluate, zoo, publish, pull, doctor ---------------------------------------------------------
@@ -217,7 +226,9 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("--reward", help="reward model's name, or package.module:function")
     parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer")
-    parser.add_argument("--against", metavar="NAME", help="another policy, compared prompt by prompt")
+    parser.add_argument(
+        "--against", metavar="NAME", help="another policy, compared prompt by prompt"
+    )
     parser.add_argument(
         "--judge", metavar="URL", help="OpenAI-compatible server that compares the answers"
     )
@@ -302,7 +313,9 @@ def publish(words: list[str]) -> int:
         "--repo", metavar="OWNER/NAME", help="repository; by default the recipe's publish.repo_id"
     )
     parser.add_argument("--dry-run", action="store_true", help="write what would be sent, only")
-    parser.add_argument("--base", metavar="ID", help="Hub id of the base, where only a path is known")
+    parser.add_argument(
+        "--base", metavar="ID", help="Hub id of the base, where only a path is known"
+    )
     parser.add_argument("--license", metavar="ID", help="licence identifier of the Hub")
     parser.add_argument("--dataset", action="append", metavar="ID", help="Hub id of training data")
     parser.add_argument("--private", action="store_true", help="make a new repository private")

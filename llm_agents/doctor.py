@@ -71,8 +71,6 @@ def examine(*, offline: bool = False) -> list[Finding]:
 def _python() -> Finding:
     """Look at the interpreter."""
     found = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info < (3, 11):
-        return Finding("Python", "fault", found, "install Python 3.11 or newer")
     return Finding("Python", "good", found)
 
 
@@ -200,7 +198,9 @@ def _models() -> Iterator[Finding]:
     folder = Path(constants.HF_HUB_CACHE)
     names = [path.name[8:].replace("--", "/") for path in sorted(folder.glob("models--*"))]
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    yield Finding("models of the Hub", "good" if names else "note", f"{shown or 'none'} in {folder}")
+    yield Finding(
+        "models of the Hub", "good" if names else "note", f"{shown or 'none'} in {folder}"
+    )
 
 
 def _cache() -> Finding:
@@ -213,7 +213,9 @@ def _cache() -> Finding:
     free = shutil.disk_usage(nearest).free
     text = f"{folder}: {size(used)} used, {size(free)} free"
     if not os.access(nearest, os.W_OK):
-        return Finding("cache", "fault", f"{text}, not writable", "set LLM_AGENTS_CACHE to a folder")
+        return Finding(
+            "cache", "fault", f"{text}, not writable", "set LLM_AGENTS_CACHE to a folder"
+        )
     if free < 2 * 2**30:
         cure = "free some disk, or set LLM_AGENTS_CACHE to a folder on another one"
         return Finding("cache", "fault", text, cure)
@@ -243,8 +245,8 @@ def _hub(*, offline: bool) -> Iterator[Finding]:
 
 def _answer(endpoint: str) -> int | str:
     """Return the status with which a server answers, or why it doesn't."""
-    request = urllib.request.Request(endpoint, method="HEAD")
     try:
+        request = urllib.request.Request(endpoint, method="HEAD")
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:

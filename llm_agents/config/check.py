@@ -20,7 +20,6 @@ from llm_agents.config.reading import (
 )
 from llm_agents.config.schema import (
     Annotation,
-    Parameter,
     Signature,
     is_dataclass,
     is_dict,
@@ -30,10 +29,16 @@ from llm_agents.config.schema import (
     is_subclass,
     produces,
     signature,
+    with_article,
 )
-from llm_agents.config.sources import Definition, NotFound, find_source, locate
+from llm_agents.config.sources import Definition, NotFound, locate
 
-_EXTRAS = {"bitsandbytes": "quantized", "nle": "nethack", "minihack": "nethack", "minigrid": "babyai"}
+_EXTRAS = {
+    "bitsandbytes": "quantized",
+    "nle": "nethack",
+    "minihack": "nethack",
+    "minigrid": "babyai",
+}
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,9 @@ def check_recipe(document: Document) -> None:
     """
     faults = [*document.faults, *_Checker(document).recipe()]
     if faults:
-        order = {place: index for index, place in enumerate(document.places.values())}
-        faults.sort(key=lambda fault: order.get(fault.place, -1))
+        sources = list(dict.fromkeys(place.source for place in document.places.values()))
+        sources += [fault.place.source for fault in faults]
+        faults.sort(key=lambda fault: (sources.index(fault.place.source), fault.place.line or 0))
         raise RecipeError(faults)
 
 
@@ -126,7 +132,9 @@ class _Checker:
             if name not in names:
                 hint = _closest(name, names)
                 yield self._fault((name,), f"expected a section of a recipe, got `{name}`; {hint}")
-            elif name == SEED and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            elif name == SEED and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 0
+            ):
                 yield self._fault((name,), f"expected a whole number from 0, got {shown(value)}")
         for section in SECTIONS:
             if section.name in values and values[section.name] is not None:
@@ -154,7 +162,9 @@ class _Checker:
         """Check a mapping whose keys are the arguments of a known class."""
         found = signature(definition)
         if not isinstance(value, dict):
-            yield self._fault(key, f"expected a mapping of {definition.name}'s keys, got {kind(value)}")
+            yield self._fault(
+                key, f"expected a mapping of {definition.name}'s keys, got {kind(value)}"
+            )
         elif found is not None:
             yield from self._arguments(found, value, key)
 
@@ -163,7 +173,10 @@ class _Checker:
         if isinstance(value, str):
             value = {"class_path": value}
         if not isinstance(value, dict):
-            yield self._fault(key, f"expected `class_path` and `init_args` of {_article(expected)}, got {kind(value)}")
+            yield self._fault(
+                key,
+                f"expected `class_path` and `init_args` of {_article(expected)}, got {kind(value)}",
+            )
             return
         path = value.get("class_path")
         if not isinstance(path, str):
@@ -172,7 +185,9 @@ class _Checker:
             return
         for name in value:
             if name not in ("class_path", "init_args", "dict_kwargs"):
-                yield self._fault((*key, name), f"expected it below `init_args:`, not beside `class_path: {path}`")
+                yield self._fault(
+                    (*key, name), f"expected it below `init_args:`, not beside `class_path: {path}`"
+                )
         try:
             definition = locate(path)
         except NotFound as error:
@@ -200,8 +215,9 @@ class _Checker:
     def _unknown_class(self, path: str, error: NotFound, expected: Definition) -> str:
         """Say which part of a class's name is wrong and what is near."""
         candidates = [name for name in error.candidates if self._fits(name, expected)]
-        near = get_close_matches(path, candidates, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        last = {name.rpartition(".")[2]: name for name in candidates}
+        near = get_close_matches(path.rpartition(".")[2], last, n=1, cutoff=0.6)
+        hint = f"; did you mean {last[near[0]]}?" if near else ""
         top = path.partition(".")[0]
         if top in _EXTRAS:
             hint = f": pip install 'llm-agents[{_EXTRAS[top]}]'"
@@ -231,7 +247,9 @@ class _Checker:
                 yield self._fault((*key, name), f"expected a key of {short}, got `{name}`; {hint}")
         for parameter in found.parameters:
             if parameter.is_required and parameter.name not in values:
-                message = f"expected {parameter.annotation}; it is missing and {short} has no default"
+                message = (
+                    f"expected {parameter.annotation}; it is missing and {short} has no default"
+                )
                 yield self._fault((*key, parameter.name), message)
 
     def _nested(self, found: Signature, name: str) -> str:
@@ -246,7 +264,7 @@ class _Checker:
         return f"did you mean {' or '.join(places)}?" if places else ""
 
     def _value(self, annotation: Annotation, value: Value, key: Key) -> Iterator[Fault]:
-        """Check a value against a type, and report the faults of the alternative it is nearest to."""
+        """Check a value against a type, and report the faults of the nearest alternative."""
         if annotation.node is None:
             return
         outcomes: list[tuple[Annotation, list[Fault]]] = []
@@ -255,7 +273,7 @@ class _Checker:
             if not faults:
                 return
             outcomes.append((option, faults))
-        deeper = [faults for option, faults in outcomes if _is_shaped(option, value)]
+        deeper = [f for option, f in outcomes if len(outcomes) == 1 or _is_shaped(option, value)]
         if len(deeper) == 1:
             yield from deeper[0]
         else:
@@ -281,7 +299,7 @@ class _Checker:
 
     def _list(self, option: Annotation, value: list[Value], key: Key) -> Iterator[Fault]:
         items = option.items
-        is_free = is_list(option) or len(items) == 2 and is_ellipsis(items[1])
+        is_free = is_list(option) or (len(items) == 2 and is_ellipsis(items[1]))
         if items and not is_free and len(items) != len(value):
             yield self._fault(key, f"expected {option}, got {len(value)} items: {shown(value)}")
             return
@@ -315,9 +333,8 @@ class _Checker:
 
 
 def _article(definition: Definition) -> str:
-    """Return a class's name after ``a`` or ``an``."""
-    name = definition.name.rpartition(".")[2]
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    """Return a class's short name after ``a`` or ``an``."""
+    return with_article(definition.name.rpartition(".")[2])
 
 
 def _is_shaped(option: Annotation, value: Value) -> bool:
@@ -347,7 +364,9 @@ def _mismatch(annotation: Annotation, value: Value) -> str:
     options = annotation.alternatives
     names = {option.name for option in options}
     if isinstance(value, str):
-        literals = [str(v) for option in options if option.name == "Literal" for v in option.literals]
+        literals = [
+            str(v) for option in options if option.name == "Literal" for v in option.literals
+        ]
         near = get_close_matches(value, literals, n=1, cutoff=0.5)
         if near:
             return f"{message}; did you mean {near[0]}?"

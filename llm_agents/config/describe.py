@@ -105,7 +105,11 @@ def _keys(
         name, below, arguments = inner
         said = name if is_given and value is not None else "null" if is_given else None
         yield Line(key, str(parameter.annotation), said, text, parameter.meaning)
-        named = {k.arg: k.value for k in default.keywords if k.arg} if isinstance(default, ast.Call) else {}
+        named = (
+            {k.arg: k.value for k in default.keywords if k.arg}
+            if isinstance(default, ast.Call)
+            else {}
+        )
         yield from _keys(below, arguments, key, named, depth - 1)
 
 

@@ -10,10 +10,10 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s?(.*)$")
 
 
 def arguments(docstring: str | None) -> dict[str, str]:
-    """Return what a docstring says about each argument, on one line each.
+    r"""Return what a docstring says about each argument, on one line each.
 
     Example:
-        >>> arguments("Do it.\\n\\nArgs:\\n    lr: Learning\\n        rate.\\n    n (int): Count.")
+        >>> arguments("Do it.\n\nArgs:\n    lr: Learning\n        rate.\n    n (int): Count.")
         {'lr': 'Learning rate.', 'n': 'Count.'}
     """
     lines = inspect.cleandoc(docstring or "").splitlines()

@@ -1,8 +1,8 @@
 """Laying values over a recipe: overlays, and options with dots.
 
-Where the recipe names a class (``class_path``), keys other than ``class_path`` and ``init_args`` are
-its arguments, so that ``init_args`` may be left out. Another ``class_path`` replaces the arguments.
-A key that ends in ``?`` is laid only over a key that the recipe has.
+Where the recipe names a class (``class_path``), keys other than ``class_path`` and ``init_args``
+are its arguments, so that ``init_args`` may be left out. Another ``class_path`` replaces the
+arguments. A key that ends in ``?`` is laid only over a key that the recipe has.
 """
 
 from __future__ import annotations
@@ -25,13 +25,20 @@ _CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
 
 def lay_over(base: Document, overlay: Document) -> Document:
     """Return `base` with `overlay` merged into it; neither is changed."""
-    result = Document(copy.deepcopy(base.values), dict(base.places), [*base.faults, *overlay.faults])
+    result = Document(
+        copy.deepcopy(base.values), dict(base.places), [*base.faults, *overlay.faults]
+    )
     _merge(result, result.values, (), overlay, overlay.values, ())
     return result
 
 
 def _merge(
-    result: Document, target: dict[str, Value], key: Key, overlay: Document, over: dict[str, Value], at: Key
+    result: Document,
+    target: dict[str, Value],
+    key: Key,
+    overlay: Document,
+    over: dict[str, Value],
+    at: Key,
 ) -> None:
     """Merge the mapping `over` (at `at` of the overlay) into `target` (at `key` of the result)."""
     _change_class(result, target, key, over)
@@ -43,7 +50,7 @@ def _merge(
             if not isinstance(target.get("init_args"), dict):
                 target["init_args"] = {}
             arguments = target["init_args"]
-            assert isinstance(arguments, dict)  # noqa: S101  (made one above)
+            assert isinstance(arguments, dict)
             holder, here = arguments, (*key, "init_args", name)
         else:
             holder, here = target, (*key, name)
@@ -56,7 +63,9 @@ def _merge(
             _put(result, holder, here, overlay, value, source)
 
 
-def _change_class(result: Document, target: dict[str, Value], key: Key, over: dict[str, Value]) -> None:
+def _change_class(
+    result: Document, target: dict[str, Value], key: Key, over: dict[str, Value]
+) -> None:
     """Drop the arguments of `target` if `over` names another class."""
     new = over.get("class_path")
     if is_class(target) and new is not None and new != target["class_path"]:
@@ -66,7 +75,12 @@ def _change_class(result: Document, target: dict[str, Value], key: Key, over: di
 
 
 def _put(
-    result: Document, holder: dict[str, Value], here: Key, overlay: Document, value: Value, source: Key
+    result: Document,
+    holder: dict[str, Value],
+    here: Key,
+    overlay: Document,
+    value: Value,
+    source: Key,
 ) -> None:
     """Set one value and the places of everything in it."""
     _forget(result, here)
@@ -74,7 +88,10 @@ def _put(
     result.places[here] = overlay.place(source)
     for place_key, place in overlay.places.items():
         if place_key[: len(source)] == source:
-            rest = tuple(part.removesuffix("?") if isinstance(part, str) else part for part in place_key[len(source) :])
+            rest = tuple(
+                part.removesuffix("?") if isinstance(part, str) else part
+                for part in place_key[len(source) :]
+            )
             result.places[(*here, *rest)] = place
 
 
@@ -120,10 +137,10 @@ def override(document: Document, option: str, text: str) -> Document:
         if last:
             _set(result, node, here, read_value(text), place)
             break
-        child = node[name] if isinstance(node, list) else node.get(name)  # type: ignore[union-attr, call-overload, index]  # `_reach` made sure
+        child = _get(node, name)
         if not isinstance(child, list | dict):
             child = {}
-            node[name] = child  # type: ignore[index, call-overload]  # `_reach` made sure
+            _put_at(node, name, child)
             _forget(result, here)
             result.places[here] = place
         node, key = child, here
@@ -152,19 +169,36 @@ def _reach(node: Value, key: Key, name: str | int) -> str | None:
     return f"expected a key below a mapping, but `{dotted(key)}` is {kind(node)}"
 
 
+def _get(node: Value, name: str | int) -> Value:
+    """Return a member of a list or mapping; None if a mapping has it not."""
+    if isinstance(node, list) and isinstance(name, int):
+        return node[name]
+    return node.get(str(name)) if isinstance(node, dict) else None
+
+
+def _put_at(node: Value, name: str | int, value: Value) -> None:
+    """Set a member of a list or mapping."""
+    if isinstance(node, list) and isinstance(name, int):
+        node[name] = value
+    elif isinstance(node, dict):
+        node[str(name)] = value
+
+
 def _set(result: Document, node: Value, here: Key, value: Value, place: Place) -> None:
     """Set the value of an option."""
     name = here[-1]
-    old = node[name] if isinstance(node, list) else node.get(name)  # type: ignore[union-attr, call-overload, index]  # the caller looked
+    old = _get(node, name)
     if isinstance(value, dict) and isinstance(old, dict):
         _merge(result, old, here, Document(value, {(): place}), value, ())
         return
     if is_class(old) and isinstance(value, str) and "." in value:  # the name of another class
-        assert isinstance(old, dict)  # noqa: S101  (`is_class` says so)
+        assert isinstance(old, dict)
         _change_class(result, old, here, {"class_path": value})
         node, here, name = old, (*here, "class_path"), "class_path"
-    elif isinstance(name, str) and name == "class_path" and isinstance(node, dict) and is_class(node):
+    elif (
+        isinstance(name, str) and name == "class_path" and isinstance(node, dict) and is_class(node)
+    ):
         _change_class(result, node, here[:-1], {"class_path": value})
     _forget(result, here)
-    node[name] = value  # type: ignore[index, call-overload]  # the caller looked
+    _put_at(node, name, value)
     result.places[here] = place

@@ -1,8 +1,9 @@
-"""YAML as this package reads it: values, the place of every key, and all that is wrong with the text."""
+"""YAML as this package reads it: values, each key's place, and all that is wrong with the text."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 
 from llm_agents.errors import UserError
 
-Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 Key: TypeAlias = "tuple[str | int, ...]"
 """Where a value sits in a recipe; list items by their position."""
 
@@ -111,6 +112,17 @@ for _tag, _pattern, _first in _SCALARS:
     )
 
 
+_READERS: dict[str, Callable[[str], Value]] = {
+    "null": lambda text: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": lambda text: int(text.replace("_", ""), 16 if text.startswith("0x") else 10),
+    "float": lambda text: float(
+        text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
+    ),
+    "str": str,
+}
+
+
 def read_document(path: str | Path) -> Document:
     """Read a recipe or an overlay.
 
@@ -125,12 +137,7 @@ def read_document(path: str | Path) -> Document:
         raise UserError(_no_such_recipe(path)) from error
     except UnicodeDecodeError as error:
         raise RecipeError([Fault(Place(str(path)), "", f"expected UTF-8 text: {error}")]) from error
-    document = read_text(text, str(path))
-    if not isinstance(document.values, dict):
-        got = "nothing" if document.values is None else kind(document.values)
-        place = Place(str(path), 1)
-        raise RecipeError([Fault(place, "", f"expected sections such as `model:`, got {got}")])
-    return document
+    return read_text(text, str(path))
 
 
 def _no_such_recipe(path: Path) -> str:
@@ -138,63 +145,74 @@ def _no_such_recipe(path: Path) -> str:
     folder = path.parent if path.parent.is_dir() else Path("recipes")
     names = sorted(str(other) for other in folder.glob("*.yaml"))
     near = get_close_matches(str(path), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"{folder}/ holds {', '.join(names) or 'no recipe'}"
+    hint = (
+        f"did you mean {near[0]}?" if near else f"{folder}/ holds {', '.join(names) or 'no recipe'}"
+    )
     return f"expected a recipe in YAML, but there is no file {path}: {hint}"
 
 
 def read_text(text: str, source: str) -> Document:
-    """Read YAML text whose places are lines of `source`.
+    """Read a YAML mapping whose places are lines of `source`.
 
     Raises:
-        RecipeError: The text can't be read at all.
+        RecipeError: The text can't be read at all, or is something else.
     """
-    try:
-        node = yaml.compose(text, Loader=_RecipeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(source, mark.line + 1 if mark else None)
-        message = " ".join(part for part in (error.context, error.problem) if part)
-        raise RecipeError([Fault(place, "", f"expected YAML: {message}")]) from error
-    except yaml.YAMLError as error:
-        raise RecipeError([Fault(Place(source), "", f"expected YAML: {error}")]) from error
     builder = _Builder(source)
-    builder.document.places[()] = Place(source, 1)
-    builder.document.values = None if node is None else builder.build(node, ())  # type: ignore[assignment]  # checked by the caller
-    return builder.document
+    values = builder.read(text)
+    if not isinstance(values, dict):
+        got = "nothing" if values is None else kind(values)
+        message = f"expected sections such as `model:`, got {got}"
+        raise RecipeError([Fault(Place(source, 1), "", message)])
+    return Document(values, builder.places, builder.faults)
 
 
 def read_value(text: str) -> Value:
     """Read the value of an option; what is no YAML is a text."""
+    builder = _Builder("")
     try:
-        document = read_text(text, "")
+        value = builder.read(text)
     except RecipeError:
         return text
-    return text if document.faults else document.values
+    return text if builder.faults else value
 
 
 class _Builder:
     """Makes plain values of YAML nodes and notes each key's line."""
 
     def __init__(self, source: str) -> None:
-        self.document = Document({}, {})
+        self.places: dict[Key, Place] = {(): Place(source, 1)}
+        self.faults: list[Fault] = []
         self._source = source
-        self._scalars = _RecipeLoader("")
+
+    def read(self, text: str) -> Value:
+        """Return the value of a text."""
+        try:
+            node = yaml.compose(text, Loader=_RecipeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = Place(self._source, mark.line + 1 if mark else None)
+            message = " ".join(part for part in (error.context, error.problem) if part)
+            raise RecipeError([Fault(place, "", f"expected YAML: {message}")]) from error
+        except yaml.YAMLError as error:
+            place = Place(self._source)
+            raise RecipeError([Fault(place, "", f"expected YAML: {error}")]) from error
+        return None if node is None else self.build(node, ())
 
     def build(self, node: yaml.Node, key: Key) -> Value:
         """Return the value of `node`."""
         if isinstance(node, yaml.SequenceNode):
             items: list[Value] = []
             for index, item in enumerate(node.value):
-                self.document.places[(*key, index)] = self._place(item)
+                self.places[(*key, index)] = self._place(item)
                 items.append(self.build(item, (*key, index)))
             return items
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, key)
-        if node.tag.rsplit(":", 1)[-1] not in ("null", "bool", "int", "float", "str"):
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        if tag not in _READERS:
             self._fault(node, key, f"expected a plain value, got one with the tag {node.tag}")
             return None
-        value: Value = self._scalars.construct_object(node)  # type: ignore[no-untyped-call]  # PyYAML's stubs
-        return value
+        return _READERS[tag](node.value)
 
     def _mapping(self, node: yaml.MappingNode, key: Key) -> dict[str, Value]:
         """Return a mapping, with faults for keys that come twice or are no text."""
@@ -206,10 +224,12 @@ class _Builder:
                 continue
             here = (*key, name)
             if name in values:
-                first = self.document.places[here].line
-                self._fault(name_node, here, f"expected each key once, it is on line {first} already")
+                first = self.places[here].line
+                self._fault(
+                    name_node, here, f"expected each key once, it is on line {first} already"
+                )
                 continue
-            self.document.places[here] = self._place(name_node)
+            self.places[here] = self._place(name_node)
             values[name] = self.build(value_node, here)
         return values
 
@@ -217,7 +237,7 @@ class _Builder:
         return Place(self._source, node.start_mark.line + 1)
 
     def _fault(self, node: yaml.Node, key: Key, message: str) -> None:
-        self.document.faults.append(Fault(self._place(node), dotted(key), message))
+        self.faults.append(Fault(self._place(node), dotted(key), message))
 
 
 def dotted(key: Key) -> str:
@@ -250,7 +270,7 @@ def dump(values: dict[str, Value]) -> str:
 
 
 class _RecipeDumper(yaml.SafeDumper):
-    """Writes short lists on one line and what YAML 1.1 readers would take for something else quoted."""
+    """Writes short lists on one line, and quotes texts that YAML 1.1 would read as others."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Write everything out."""

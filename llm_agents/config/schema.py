@@ -37,7 +37,11 @@ class Annotation:
         node = self.node.value if isinstance(self.node, ast.Subscript) else self.node
         if isinstance(node, ast.Constant):
             return "None" if node.value is None else ""
-        return ast.unparse(node).rpartition(".")[2] if isinstance(node, ast.Name | ast.Attribute) else ""
+        return (
+            ast.unparse(node).rpartition(".")[2]
+            if isinstance(node, ast.Name | ast.Attribute)
+            else ""
+        )
 
     @property
     def items(self) -> list[Annotation]:
@@ -118,7 +122,15 @@ def _word(option: Annotation) -> str:
         return f"a list [{', '.join(inner)}]" if inner else "a list"
     if option.name in _DICTS:
         return "a mapping"
-    return option.name or ast.unparse(option.node)
+    definition = option.definition
+    if definition is not None and is_dataclass(definition):
+        return f"keys of {option.name}"
+    return with_article(option.name) if option.name else ast.unparse(option.node)
+
+
+def with_article(name: str) -> str:
+    """Return a class's name after ``a`` or ``an``."""
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def is_ellipsis(annotation: Annotation) -> bool:
@@ -226,7 +238,7 @@ def signature(definition: Definition) -> Signature | None:
 
 
 def _class(definition: Definition) -> ast.ClassDef:
-    assert isinstance(definition.node, ast.ClassDef)  # noqa: S101  (`ancestry` yields classes)
+    assert isinstance(definition.node, ast.ClassDef)
     return definition.node
 
 
@@ -260,9 +272,7 @@ def _of_dataclass(definition: Definition, line: list[Definition]) -> Signature:
             parameters[name] = Parameter(name, annotation, _field_default(item.value), "")
     named = tuple(replace(p, meaning=documented.get(p.name, "")) for p in parameters.values())
     meaning = summary(ast.get_docstring(_class(definition)))
-    return Signature(
-        definition.identity, definition.name, named, takes_any=False, meaning=meaning
-    )
+    return Signature(definition.identity, definition.name, named, takes_any=False, meaning=meaning)
 
 
 def _is_init(value: ast.expr | None) -> bool:
@@ -292,7 +302,7 @@ def _of_function(
 ) -> Signature:
     """Read a function's parameters for what is called `named`; `self` and `cls` are left out."""
     node = definition.node
-    assert isinstance(node, ast.FunctionDef)  # noqa: S101  (the callers look)
+    assert isinstance(node, ast.FunctionDef)
     documented = {**(documented or {}), **arguments(ast.get_docstring(node))}
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
@@ -304,7 +314,10 @@ def _of_function(
     pairs += zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
     parameters = tuple(
         Parameter(
-            arg.arg, Annotation(definition.source, arg.annotation), default, documented.get(arg.arg, "")
+            arg.arg,
+            Annotation(definition.source, arg.annotation),
+            default,
+            documented.get(arg.arg, ""),
         )
         for arg, default in pairs
     )
@@ -348,7 +361,7 @@ def is_subclass(found: Definition, expected: Definition) -> bool | None:
 
 
 def _is_plain_base(owner: Definition, base: ast.expr) -> bool:
-    """Return whether a base that was not read can't descend from a class of Lightning or of ours."""
+    """Return whether an unread base can't descend from a class of Lightning or of ours."""
     first = ast.unparse(base).partition(".")[0]
     bound = owner.source.symbols.get(first)
     return bound is None or (

@@ -1,7 +1,7 @@
 """Finding what a dotted name stands for by reading source files: no module is imported.
 
-Imports are followed through re-exports, those under ``if TYPE_CHECKING`` included, so that a package
-whose names are loaded on first use is read like any other.
+Imports are followed through re-exports, those under ``if TYPE_CHECKING`` included, so that a
+package whose names are loaded on first use is read like any other.
 """
 
 from __future__ import annotations
@@ -206,14 +206,15 @@ def locate(path: str) -> Definition | None:
                 return found
         deeper = f"{module}.{part}"
         if not module_exists(deeper):
-            return _absent(source, module, part)
+            _refuse_absent(source, module, part)
+            return None
         module = deeper
     raise NotFound(f"`{path}` is a module, a class in it is needed", _members(find_source(module)))
 
 
-def _absent(source: Source | None, module: str, part: str) -> None:
+def _refuse_absent(source: Source | None, module: str, part: str) -> None:
     """Raise for a name that a module does not have, unless it may make names at run time."""
-    if source is None or source.is_dynamic and not _is_listed(source):
+    if source is None or (source.is_dynamic and not _is_listed(source)):
         return
     raise NotFound(f"the module `{module}` has no `{part}`", _members(source))
 
@@ -287,7 +288,7 @@ def _member(definition: Definition, rest: list[str]) -> Definition:
 
 
 def lookup(source: Source, name: str) -> Definition | None:
-    """Return what a dotted `name` stands for where it is used in `source`; None if that is not clear."""
+    """Return what a dotted `name` used in `source` stands for; None if that is not clear."""
     try:
         return _in_module(source, name.split("."), _MAX_HOPS)
     except NotFound:
@@ -310,13 +311,15 @@ def ancestry(definition: Definition) -> list[Definition]:
         found[current.identity] = current
         for base in current.node.bases:
             name = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
-            other = lookup(current.source, ast.unparse(name)) if not _is_opaque(current, name) else None
+            other = (
+                lookup(current.source, ast.unparse(name)) if not _is_opaque(current, name) else None
+            )
             if other is not None:
                 waiting.append(other)
     return list(found.values())
 
 
-# Large packages whose classes are known by name only: reading them would take longer than the check.
+# Large packages whose classes are known by name only: reading them would take too long.
 OPAQUE = {"torch", "transformers", "numpy", "tensordict", "torchrl", "typing", "abc", "collections"}
 
 

@@ -201,11 +201,8 @@ class OfflineDataModule(LightningDataModule):
         """Tokenize the rows of each test set."""
         source = self.sources["test"]
         tables: dict[str, PromptTable | ResponseTable] = {}
-        for one in [source] if isinstance(source, str) else source or []:
+        for name, one in _named([source] if isinstance(source, str) else source or []).items():
             examples, report = self._read_unseen(one, "test")
-            name = source_name(one)
-            while name in tables:
-                name += "-again"
             tables[name] = self._evaluation_table(f"test/{name}", examples, encoder, report)
         return tables
 
@@ -338,6 +335,12 @@ class OfflineDataModule(LightningDataModule):
         """Return the prompts of every test set by name."""
         return {name: _prompts_of(table) for name, table in self._tested().items()}
 
+    def read_test_examples(self) -> dict[str, list[Example]]:
+        """Read the test sets with their responses, by name; needs no policy and no setup."""
+        source = self.sources["test"]
+        named = _named([source] if isinstance(source, str) else source or [])
+        return {name: self._read_unseen(one, "test")[0] for name, one in named.items()}
+
     @property
     def test_names(self) -> list[str]:
         """Return the names of the test sets, in order."""
@@ -454,6 +457,17 @@ class OfflineDataModule(LightningDataModule):
         if self._tests is None:
             raise ValueError('expected setup("test") before the test sets are asked for')
         return self._tests
+
+
+def _named(sources: Sequence[str]) -> dict[str, str]:
+    """Return test sources by a short name each."""
+    named: dict[str, str] = {}
+    for one in sources:
+        name = source_name(one)
+        while name in named:
+            name += "-again"
+        named[name] = one
+    return named
 
 
 def _prompts_of(table: PromptTable | ResponseTable) -> PromptTable:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ OVERALL = "all"
 def evaluate_policy(
     policy: LanguagePolicy,
     reward: Reward,
-    test_sets: Mapping[str, Sequence[PromptBatch]],
+    test_sets: Mapping[str, Iterable[PromptBatch]],
     generation: GenerationConfig,
     *,
     template: Template = "alol",
@@ -64,60 +64,104 @@ def evaluate_policy(
     Raises:
         UserError: There is no test set, one has no prompt, or a score is not finite.
     """
-    if not test_sets:
-        raise UserError("expected at least one test set, got none: name files in `data.test`")
-    if OVERALL in test_sets:
-        raise UserError(f"a test set may not be called `{OVERALL}`: that row is the mean of all")
+    _check_names(test_sets)
     bootstrap = bootstrap or BootstrapConfig()
-    answers: list[Answer] = []
-    tests: list[TestSetResult] = []
-    pooled_parts: dict[str, list[Tensor]] = {}
+    answered = []
     for index, (test, batches) in enumerate(test_sets.items()):
-        start = time.perf_counter()
-        prompts, prompt_ids, rows = _collect(test, batches, num_prompts)
+        given = _collect(test, batches, num_prompts)
         generator = torch.Generator(device=policy.device).manual_seed(seed + index)
-        ids = generate_all(policy, prompt_ids, generation, generator, label=test, progress=progress)
-        texts = [strip_generated(policy.decode(row), template) for row in ids]
-        rewards, parts = score(reward, prompts, texts)
-        found = [
-            Answer(
-                test=test,
-                row=rows[i],
-                prompt=prompts[i],
-                prefix=policy.decode(prompt_ids[i]),
-                response=texts[i],
-                reward=float(rewards[i]),
-                num_words=num_words(texts[i]),
-                num_tokens=len(ids[i]),
-                is_truncated=is_truncated(ids[i], policy, generation),
-            )
-            for i in range(len(ids))
-        ]
-        seconds = time.perf_counter() - start
-        tests.append(summarize(test, found, parts, seconds, bootstrap))
-        answers += found
-        for part, values in parts.items():
-            pooled_parts.setdefault(part, []).append(values)
-    if len(tests) > 1:
-        pooled = {part: torch.cat(values) for part, values in pooled_parts.items()}
-        seconds = sum(entry.seconds for entry in tests)
-        tests.append(summarize(OVERALL, answers, pooled, seconds, bootstrap))
+        settings = (generation, generator, template)
+        answered.append(_answer(policy, reward, test, given, settings, progress=progress))
     return Results(
         name=name,
         reward=describe_reward(reward),
         generation=generation,
         bootstrap=bootstrap,
         seed=seed,
-        tests=tuple(tests),
-        answers=tuple(answers),
+        tests=_summaries(answered, bootstrap),
+        answers=tuple(answer for entry in answered for answer in entry.answers),
         details=dict(details or {}),
     )
 
 
-def _collect(
-    test: str, batches: Sequence[PromptBatch], limit: int | None
-) -> tuple[list[Prompt], list[list[int]], list[int]]:
-    """Return the prompts, their token ids and their positions in the test set."""
+def _check_names(test_sets: Mapping[str, object]) -> None:
+    """Raise unless there are test sets whose names can stand in a table."""
+    if not test_sets:
+        raise UserError("expected at least one test set, got none: name files in `data.test`")
+    if OVERALL in test_sets:
+        raise UserError(f"a test set may not be called `{OVERALL}`: that row is the mean of all")
+
+
+class _TestPrompts(NamedTuple):
+    """The prompts of a test set, their token ids, and their positions in it."""
+
+    prompts: list[Prompt]
+    ids: list[list[int]]
+    rows: list[int]
+
+
+class _Answered(NamedTuple):
+    """The answers to a test set, the scores of the reward's parts, and the seconds they took."""
+
+    test: str
+    answers: list[Answer]
+    parts: dict[str, Tensor]
+    seconds: float
+
+
+def _answer(
+    policy: LanguagePolicy,
+    reward: Reward,
+    test: str,
+    given: _TestPrompts,
+    settings: tuple[GenerationConfig, torch.Generator, Template],
+    *,
+    progress: bool,
+) -> _Answered:
+    """Answer each prompt of a test set and score the answers."""
+    start = time.perf_counter()
+    generation, generator, template = settings
+    ids = generate_all(policy, given.ids, generation, generator, label=test, progress=progress)
+    texts = [strip_generated(policy.decode(row), template) for row in ids]
+    rewards, parts = score(reward, given.prompts, texts)
+    answers = [
+        Answer(
+            test=test,
+            row=given.rows[i],
+            prompt=given.prompts[i],
+            prefix=policy.decode(given.ids[i]),
+            response=texts[i],
+            reward=float(rewards[i]),
+            num_words=num_words(texts[i]),
+            num_tokens=len(ids[i]),
+            is_truncated=is_truncated(ids[i], policy, generation),
+        )
+        for i in range(len(ids))
+    ]
+    return _Answered(test, answers, parts, time.perf_counter() - start)
+
+
+def _summaries(
+    answered: Sequence[_Answered], bootstrap: BootstrapConfig
+) -> tuple[TestSetResult, ...]:
+    """Return the numbers of each test set and, if there are several, of all together."""
+    entries = list(answered)
+    if len(entries) > 1:
+        everything = _Answered(
+            test=OVERALL,
+            answers=[answer for entry in entries for answer in entry.answers],
+            parts={
+                part: torch.cat([entry.parts[part] for entry in entries])
+                for part in entries[0].parts
+            },
+            seconds=sum(entry.seconds for entry in entries),
+        )
+        entries.append(everything)
+    return tuple(summarize(*entry, bootstrap) for entry in entries)
+
+
+def _collect(test: str, batches: Iterable[PromptBatch], limit: int | None) -> _TestPrompts:
+    """Return the prompts of a test set, the first `limit` of them."""
     prompts: list[Prompt] = []
     ids: list[list[int]] = []
     rows: list[int] = []
@@ -130,7 +174,7 @@ def _collect(
             break
     if not prompts:
         raise UserError(f"the test set `{test}` has no prompt: look at what its file dropped")
-    return prompts[:limit], ids[:limit], rows[:limit]
+    return _TestPrompts(prompts[:limit], ids[:limit], rows[:limit])
 
 
 def generate_all(

@@ -216,7 +216,19 @@ def to_json(results: Results) -> dict[str, Any]:
         }
         for entry in values["answers"]
     ]
+    values["details"] = only_finite(values["details"])
     return {"format": FORMAT, "kind": "policy", **values}
+
+
+def only_finite(value: Any) -> Any:  # noqa: ANN401  # JSON
+    """Return a JSON value with null for the numbers that JSON cannot hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): only_finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [only_finite(entry) for entry in value]
+    return value
 
 
 def read_results(folder: str | Path, *, with_texts: bool = True) -> Results:

@@ -21,6 +21,7 @@ from llm_agents.evaluation.results import (
     RESULTS_FILE,
     RewardDescription,
     describe_reward,
+    only_finite,
     package_versions,
     read_object,
     write_atomically,
@@ -139,6 +140,7 @@ def write_reward_results(folder: str | Path, results: RewardResults) -> Path:
     path = Path(folder) / RESULTS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {"format": FORMAT, "kind": "reward", **asdict(results)}
+    values["details"] = only_finite(results.details)
     write_atomically(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
     return path
 

@@ -136,17 +136,18 @@ def reference_key(policy: LanguagePolicy) -> dict[str, str]:
     The reference is the base with the adapter that training started from, or without any. Of the
     base's weights a sample of each tensor counts, of the adapter's every value.
     """
-    base, adapter = [], []
-    for name, parameter in sorted(policy.named_parameters()):
+    base: dict[str, Tensor] = {}
+    adapter: dict[str, Tensor] = {}
+    for name, parameter in policy.named_parameters():
         if f".{REFERENCE_ADAPTER}." in name:
-            adapter.append((name, parameter))
+            adapter[name] = parameter
         elif not _is_adapter(name):
-            base.append((name, parameter))
+            base[_own_name(name)] = parameter
     return {
         "base": policy.base,
         "revision": str(policy.revision),
-        "base_weights": tensors_digest(base, sample=32),
-        "adapter": tensors_digest(adapter) if adapter else "none",
+        "base_weights": tensors_digest(sorted(base.items()), sample=32),
+        "adapter": tensors_digest(sorted(adapter.items())) if adapter else "none",
         "tokenizer": _tokenizer_digest(policy),
     }
 
@@ -154,6 +155,11 @@ def reference_key(policy: LanguagePolicy) -> dict[str, str]:
 def _is_adapter(name: str) -> bool:
     """Tell whether a parameter's name is one that PEFT gives to an adapter's."""
     return ".lora_" in name or ".modules_to_save." in name
+
+
+def _own_name(name: str) -> str:
+    """Return the name that a base's parameter has without adapters around it."""
+    return name.replace("base_model.model.", "").replace(".base_layer.", ".")
 
 
 def _tokenizer_digest(policy: LanguagePolicy) -> str:

@@ -7,7 +7,6 @@ and `val_check_interval` of the trainer count **optimizer steps** here, whatever
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -23,7 +22,9 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from llm_agents.errors import UserError
+from llm_agents.methods.best_weights import BestWeights, copy_into
 from llm_agents.methods.content_cache import ContentCache, digest_of, reference_key
+from llm_agents.methods.non_finite import stop_non_finite
 from llm_agents.methods.preparation import Reference
 from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
@@ -31,10 +32,8 @@ from llm_agents.methods.step_means import Losses, StepMeans
 from llm_agents.methods.trainer_budget import TrainerBudget
 from llm_agents.methods.validation import (
     Answers,
-    BestWeights,
     Scores,
     answer,
-    copy_into,
     eval_mode,
     score,
 )
@@ -48,7 +47,6 @@ from llm_agents.types import (
     RankedBatch,
     Reward,
     ScoredBatch,
-    TokenBatch,
 )
 
 _logger = logging.getLogger(__name__)
@@ -117,6 +115,7 @@ class OfflineModule(LightningModule):
         self._resumed: dict[str, Any] | None = None
         self._rng: RandomState | None = None
         self._rng_is_stale = False
+        self._last_rows: list[int] = []
         self._means = StepMeans()
         self._validated: list[Any] = []
         self._validated_step = -1
@@ -332,9 +331,10 @@ class OfflineModule(LightningModule):
     def training_step(self, batch: OfflineBatch, batch_idx: int) -> Tensor:
         """Return the loss of one batch."""
         del batch_idx
+        self._last_rows = batch.tokens.rows.tolist()
         losses = self.losses(batch)
         if not bool(losses.loss.isfinite()):
-            self._stop_non_finite("loss", float(losses.loss.detach()), batch.tokens)
+            self._stop("loss", losses.loss)
         self._means.add(losses, batch.tokens)
         self._rng = RandomState.capture(self.device)
         return losses.loss
@@ -344,25 +344,21 @@ class OfflineModule(LightningModule):
         gradients = [p.grad for _, p in self.trainable() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not bool(norm.isfinite()):
-            self._stop_non_finite("norm of the gradients", float(norm), None)
+            self._stop("norm of the gradients", norm)
         self._means.add_number("grad_norm", norm)
         metrics = self._means.take()
         metrics["train/lr"] = float(optimizer.param_groups[0]["lr"])
         self.log_dict(metrics, batch_size=1)
         self.log("loss", metrics["train/loss"], prog_bar=True, logger=False, batch_size=1)
 
-    def _stop_non_finite(self, what: str, value: float, tokens: TokenBatch | None) -> None:
-        """Save which rows were in the batch and stop."""
-        step = self.trainer.global_step
-        path = Path(self.trainer.default_root_dir) / "non_finite_batch.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [] if tokens is None else tokens.rows.tolist()
-        found = {"step": step, "what": what, "value": str(value), "rows": rows}
-        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf8")
-        raise UserError(
-            f"the {what} is {value} at step {step}: the batch's rows of the training table are in "
-            f"{path}, the last checkpoint is from before. Lower `optimizer.lr`, set "
-            "`trainer.gradient_clip_val`, or look at these rows"
+    def _stop(self, what: str, value: Tensor) -> None:
+        """Stop at a number that is not finite; the rows of the last batch are kept."""
+        stop_non_finite(
+            Path(self.trainer.default_root_dir),
+            what=what,
+            value=float(value.detach()),
+            step=self.trainer.global_step,
+            rows=self._last_rows,
         )
 
     # --- validation -----------------------------------------------------------------------------
@@ -442,6 +438,8 @@ class OfflineModule(LightningModule):
         else:
             kept = "last, though nothing was better than the reference"
         self.outcome = {"kept": kept, "step": step, "best_score": self.best.score}
+        if math.isfinite(self.best.score):
+            self.log_now({"best/step": float(step), "best/score": self.best.score})
         if kept != "best":
             _logger.warning("weights kept: %s", kept)
 
@@ -466,9 +464,14 @@ class OfflineModule(LightningModule):
         checkpoint[STATE_KEY] = {
             "reference": self._reference_digest(),
             "rng": None if self._rng is None else self._rng.state_dict(),
-            "best": self.best.state_dict(),
+            "best": self.best.save(self._best_folder, writes=self.trainer.is_global_zero),
             "validated_step": self._validated_step,
         }
+
+    @property
+    def _best_folder(self) -> Path:
+        """Return where the best weights lie that checkpoints name."""
+        return Path(self.trainer.default_root_dir) / "best_weights"
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this policy; restore what `on_save_checkpoint` added."""
@@ -488,7 +491,7 @@ class OfflineModule(LightningModule):
                 "resume with the recipe that the run started from"
             )
         self._resumed = state
-        self.best = BestWeights.from_state(state["best"])
+        self.best = BestWeights.load(state["best"], self._best_folder)
         self._validated_step = int(state["validated_step"])
         if state["rng"] is not None:
             self._rng, self._rng_is_stale = RandomState(**state["rng"]), True

@@ -1,12 +1,11 @@
-"""Validation by generation: answers to prompts, their rewards, and the best weights so far."""
+"""Validation by generation: answers to prompts and their rewards."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -173,42 +172,3 @@ def prompts_digest(batches: Iterable[PromptBatch]) -> str:
         ):
             digest.update(f"{row} {ids[mask].tolist()}".encode())
     return digest.hexdigest()
-
-
-@dataclass
-class BestWeights:
-    """The best weights that validation has seen.
-
-    Args:
-        step: Optimizer step of them; -1 while nothing beat the bar.
-        score: Their score; the bar to beat while there are none.
-        weights: Copies on the CPU by parameter name.
-    """
-
-    step: int = -1
-    score: float = float("-inf")
-    weights: dict[str, Tensor] | None = None
-
-    def offer(self, score: float, step: int, parameters: Iterable[tuple[str, Tensor]]) -> bool:
-        """Keep a copy of `parameters` if `score` is strictly better; return whether it is."""
-        if not score > self.score:
-            return False
-        self.step, self.score = step, score
-        self.weights = {name: value.detach().cpu().clone() for name, value in parameters}
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return {"step": self.step, "score": self.score, "weights": self.weights}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> BestWeights:
-        """Rebuild from what a checkpoint kept."""
-        return cls(int(state["step"]), float(state["score"]), state["weights"])
-
-
-@torch.no_grad()
-def copy_into(parameters: Iterable[tuple[str, Tensor]], weights: dict[str, Tensor]) -> None:
-    """Copy `weights` into the parameters of the same names."""
-    for name, parameter in parameters:
-        parameter.copy_(weights[name])

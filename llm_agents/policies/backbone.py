@@ -93,8 +93,9 @@ def freeze(model: PreTrainedModel, *, raise_precision: bool) -> None:
 
 def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
     """Recompute layers in the backward pass; adapters get gradients above frozen layers too."""
-    enable: Any = model.gradient_checkpointing_enable
-    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    with _without_future_warnings():  # transformers 5.24 renames it; older ones know this name only
+        enable: Any = model.gradient_checkpointing_enable
+        enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def add_lora(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
@@ -250,9 +251,9 @@ def attach_adapter(
 
 @contextmanager
 def _without_future_warnings() -> Iterator[None]:
-    """Hide that PEFT reads an attribute of transformers under its old name."""
+    """Hide that attributes of transformers are read here and in PEFT under their old names."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
         yield
 
 

@@ -15,6 +15,7 @@ from llm_agents.policies.frozen_trunk import FrozenTrunk
 from llm_agents.policies.generation import decoder_start_id
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.output_head import head_token_log_probs, logits_token_log_probs
+from llm_agents.policies.packing import ATTENTION, enable_packing, pack_rows, packed_inputs
 from llm_agents.policies.rows import (
     CausalRows,
     causal_rows,
@@ -62,6 +63,7 @@ class ForwardPass:
         self.context_length = context_length
         self.trunk: FrozenTrunk | None = None
         self._head_is_plain: bool | None = None
+        self._takes_packed: bool | None = None
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         """Return ``[B, T]`` float32 log-probs of the response tokens, 0 under a False mask."""
@@ -142,8 +144,9 @@ class ForwardPass:
     ) -> tuple[Tensor, Tensor | None]:
         """Return ``[B, L, H]`` states and, if asked, ``[B, L, V]`` logits.
 
-        Padding comes last, so that neither mask nor positions are given: with them, transformers
-        builds a mask of its own, and attention leaves its fast path.
+        Rows that leave much padding, or share prompts, are packed. Otherwise padding comes last,
+        so that neither mask nor positions are given: with them, transformers builds a mask of its
+        own, and attention leaves its fast path.
         """
         length = rows.ids.shape[1]
         if self.context_length is not None and length > self.context_length:
@@ -151,9 +154,20 @@ class ForwardPass:
                 f"a row of prompt and response has {length} tokens and the model's window "
                 f"{self.context_length}: lower `max_prompt_tokens` or `max_response_tokens`"
             )
-        bypass = nullcontext() if self.trunk is None else self.trunk.handed_over(rows)
+        packed = pack_rows(rows) if self._can_pack() else None
+        inputs = {"input_ids": rows.ids, "use_cache": False}
+        bypass = nullcontext() if self.trunk is None else self.trunk.handed_over(rows, packed)
         with bypass:
-            return self._run(needs_logits=needs_logits, input_ids=rows.ids, use_cache=False)
+            if packed is None:
+                return self._run(needs_logits=needs_logits, **inputs)
+            states, logits = self._run(needs_logits=needs_logits, **packed_inputs(packed))
+        return packed.unpack(states), None if logits is None else packed.unpack(logits)
+
+    def _can_pack(self) -> bool:
+        """Tell whether the model takes packed rows; found out once, unless it was switched off."""
+        if self._takes_packed is None:
+            self._takes_packed = enable_packing(self.model)
+        return self._takes_packed and self.model.config._attn_implementation == ATTENTION
 
     def _run(self, *, needs_logits: bool, **inputs: object) -> tuple[Tensor, Tensor | None]:
         """Run the layers, or the whole model where its logits are not the head's alone."""

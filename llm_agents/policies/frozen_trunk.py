@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from llm_agents.policies.bundled import cache_folder
+from llm_agents.policies.packing import PackedRows
 from llm_agents.policies.rows import CausalRows
 from llm_agents.policies.trunk_cache import (
     TrunkStore,
@@ -66,9 +67,17 @@ class FrozenTrunk:
         return cls(model, store, depth)
 
     @contextmanager
-    def handed_over(self, rows: CausalRows) -> Iterator[None]:
-        """Let the trunk's layers hand over the states of `rows` to the layers above."""
-        with bypass_lower_layers(self.model, self.depth, self.states(rows)):
+    def handed_over(self, rows: CausalRows, packed: PackedRows | None) -> Iterator[None]:
+        """Let the trunk's layers hand over the states of `rows` to the layers above.
+
+        Args:
+            rows: What the model is called on.
+            packed: The same in one sequence, if the model gets it in that form.
+        """
+        states = self.states(rows)
+        if packed is not None:
+            states = states.flatten(0, 1)[packed.sources][None]
+        with bypass_lower_layers(self.model, self.depth, states):
             yield
 
     def states(self, rows: CausalRows) -> Tensor:

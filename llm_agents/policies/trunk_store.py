@@ -153,9 +153,10 @@ class TrunkStore:
             raise ValueError(
                 f"expected `length` of at least {width}, the longest row, got {length}"
             )
-        padded = torch.zeros(len(rows), length or width, self.hidden_size, dtype=self.dtype)
+        padded = torch.empty(len(rows), length or width, self.hidden_size, dtype=self.dtype)
         for target, row in zip(padded, present, strict=True):
             target[: len(row)] = row
+            target[len(row) :] = 0
         return padded
 
     def put(self, keys: Sequence[bytes], states: Sequence[Tensor]) -> None:

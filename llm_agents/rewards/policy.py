@@ -142,12 +142,15 @@ class PolicyReward(Reward):
         folder = locate_folder(path, marker=SETTINGS_FILE, revision=revision)
         config = PolicyRewardConfig.read(folder / SETTINGS_FILE)
         has_adapter = (folder / "adapter_config.json").is_file()
+        is_whole = (
+            folder / "config.json"
+        ).is_file()  # all weights trained: the folder is the model
         policy = LanguagePolicy.from_pretrained(
-            base or config.base,
+            str(folder) if is_whole else base or config.base,
             adapter=str(folder) if has_adapter else None,
             quantization=quantization,
             dtype=dtype,
-            revision=config.revision if base is None else None,
+            revision=config.revision if base is None and not is_whole else None,
             trainable=False,
         )
         head = load_head(folder, HEAD_NAME, policy.hidden_size)
@@ -159,6 +162,8 @@ class PolicyReward(Reward):
         weights = [folder / SETTINGS_FILE, folder / f"{HEAD_NAME}.safetensors"]
         if has_adapter:
             weights.append(folder / "adapter_model.safetensors")
+        if is_whole:
+            weights += sorted(folder.glob("model*.safetensors"))
         return cls(
             policy,
             head.to(policy.device),

@@ -1,8 +1,10 @@
 """Checkpoints that are whole or absent, whenever the process is killed.
 
 One is written after an optimizer step under a temporary name, flushed to the disk, and renamed. A
-validation that follows the same step replaces it, so that a run continues before or after it. What a
-checkpoint holds is up to the module: adapters and heads, never the frozen base.
+validation that follows the same step replaces it: offline methods make up for a validation that a
+kill prevented. Of other modules one is written after the validation only, since Lightning would
+skip it when the run continues. What a checkpoint holds is up to the module: adapters and heads,
+never the frozen base.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
+from llm_agents.methods import OfflineModule
 from llm_agents.training.metrics import MetricsFile
 from llm_agents.training.stopping import StopSignals
 
@@ -58,7 +61,7 @@ def is_complete(path: Path) -> bool:
     return path.is_dir() or zipfile.is_zipfile(path)
 
 
-class Checkpoints(Checkpoint):  # type: ignore[misc]  # Lightning's classes have no types here
+class Checkpoints(Checkpoint):
     """Writes checkpoints, keeps the newest, and stops the run in good order.
 
     Args:
@@ -84,6 +87,7 @@ class Checkpoints(Checkpoint):  # type: ignore[misc]  # Lightning's classes have
         self.folder, self.every, self.minutes, self.keep = folder, every, minutes, keep
         self.signals, self.metrics = signals, metrics
         self._seen_step = self._saved_step = -1
+        self._waits = False
         self._saved_at = time.monotonic()
 
     @override
@@ -105,13 +109,17 @@ class Checkpoints(Checkpoint):  # type: ignore[misc]  # Lightning's classes have
         batch_idx: int,
     ) -> None:
         """Save if it is time to, and stop if someone asked for it."""
-        del pl_module, outputs, batch, batch_idx
+        del outputs, batch, batch_idx
         if trainer.global_step == self._seen_step:
             return  # gradients are still being accumulated
         self._seen_step = trainer.global_step
         self.metrics.note_step(trainer)
-        stop = self.signals.is_stopping(trainer)
-        if stop or self._is_due(trainer):
+        stop, due = self.signals.is_stopping(trainer), self._is_due(trainer)
+        if (stop or due) and not isinstance(pl_module, OfflineModule):
+            self._waits = validation_follows(trainer)
+            if self._waits:
+                return
+        if stop or due:
             self.save(trainer)
         if stop:
             raise self.signals.stopped(trainer.global_step)
@@ -123,8 +131,9 @@ class Checkpoints(Checkpoint):  # type: ignore[misc]  # Lightning's classes have
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         stop = self.signals.is_stopping(trainer)
-        if stop or self._saved_step == trainer.global_step:
+        if stop or self._waits or self._saved_step == trainer.global_step:
             self.save(trainer)
+        self._waits = False
         if stop:
             raise self.signals.stopped(trainer.global_step)
 
@@ -137,14 +146,16 @@ class Checkpoints(Checkpoint):  # type: ignore[misc]  # Lightning's classes have
         self.signals.stop_at_once()
 
     def _is_due(self, trainer: Trainer) -> bool:
-        """Return whether steps or minutes since the last checkpoint are enough, on all processes."""
+        """Return whether enough steps or minutes have passed on all processes."""
         if self.every is not None and trainer.global_step % self.every == 0:
             return True
         if self.minutes is None:
             return False
         late = time.monotonic() - self._saved_at >= 60 * self.minutes
-        return late if trainer.world_size == 1 else bool(
-            trainer.strategy.reduce_boolean_decision(late, all=False)
+        return (
+            late
+            if trainer.world_size == 1
+            else bool(trainer.strategy.reduce_boolean_decision(late, all=False))
         )
 
     def save(self, trainer: Trainer) -> None:
@@ -175,6 +186,13 @@ class Checkpoints(Checkpoint):  # type: ignore[misc]  # Lightning's classes have
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers logged at this step: their file may not hold them yet after a kill."""
         return {"row": self.metrics.row}
+
+
+def validation_follows(trainer: Trainer) -> bool:
+    """Return whether the trainer will validate after the present batch."""
+    loop = trainer.fit_loop
+    fetcher = loop._data_fetcher
+    return fetcher is not None and loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 def put_in_place(temporary: Path, path: Path) -> None:

@@ -8,13 +8,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
-from llm_agents.data import Example, OfflineDataModule
-from llm_agents.data.reading import source_name
-from llm_agents.errors import UserError
+from llm_agents.data import OfflineDataModule
 from llm_agents.evaluation import (
     Results,
     RewardResults,
@@ -22,7 +20,6 @@ from llm_agents.evaluation import (
     evaluate_reward,
     print_table,
     write_results,
-    write_reward_results,
 )
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import PolicyReward
@@ -37,6 +34,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@runtime_checkable
+class Trained(Protocol):
+    """A module that leaves an adapter behind."""
+
+    policy: LanguagePolicy
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write what was trained to a folder."""
+
+
 def save_trained(
     module: LightningModule, folder: Path, *, data: LightningDataModule | None, recipe: str
 ) -> None:
@@ -48,17 +55,16 @@ def save_trained(
         data: Names the task.
         recipe: The resolved recipe.
     """
-    if not hasattr(module, "save_pretrained"):
+    if not isinstance(module, Trained):
         log.warning("%s has no `save_pretrained`: no adapter is kept", type(module).__name__)
         return
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     module.save_pretrained(unfinished)
-    policy = module.policy
     AdapterInfo(
-        base=policy.base,
-        revision=policy.revision,
+        base=module.policy.base,
+        revision=module.policy.revision,
         method=method_name(module),
         task=None if data is None else task_name(data),
         template=data.limits.template if isinstance(data, OfflineDataModule) else None,
@@ -114,10 +120,7 @@ def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
 def keep_results(results: Results | RewardResults, folders: Sequence[Path]) -> None:
     """Write results to folders."""
     for folder in folders:
-        if isinstance(results, RewardResults):
-            write_reward_results(folder, results)
-        else:
-            write_results(folder, results)
+        write_results(folder, results)
 
 
 def policy_results(
@@ -146,9 +149,7 @@ def policy_results(
     )
 
 
-def test_prompts(
-    policy: LanguagePolicy, data: OfflineDataModule
-) -> dict[str, list[PromptBatch]]:
+def test_prompts(policy: LanguagePolicy, data: OfflineDataModule) -> dict[str, list[PromptBatch]]:
     """Return the batches of every test set by name."""
     data.trainer = None  # the training's layouts don't count here
     data.connect(policy)
@@ -168,15 +169,8 @@ def reward_results(
 ) -> RewardResults:
     """Compare a reward with the preferences and scores of the test sets."""
     limit = config.num_prompts
-    examples = {name: found[:limit] for name, found in test_examples(data).items()}
+    examples = {name: found[:limit] for name, found in data.read_test_examples().items()}
     return evaluate_reward(reward, examples, bootstrap=config.bootstrap, details=details)
-
-
-def test_examples(data: OfflineDataModule) -> dict[str, list[Example]]:
-    """Return prompts with their responses, of every test set by name."""
-    source = data.sources["test"]
-    sources = [source] if isinstance(source, str) else source or []
-    return {source_name(one): data._read_unseen(one, "test")[0] for one in sources}
 
 
 def dropped(data: OfflineDataModule) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 from typing_extensions import override
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Row = dict[str, float]
 STEP = "step"
 
 
-class MetricsFile(Logger):  # type: ignore[misc]  # Lightning's classes have no types here
+class MetricsFile(Logger):
     """Writes ``metrics.csv``: one row an optimizer step, a column for each number's name.
 
     Lightning's CSV logger would delete the file of a run that is resumed. This one goes on with it,
@@ -79,8 +79,8 @@ class MetricsFile(Logger):  # type: ignore[misc]  # Lightning's classes have no 
         self.row.update(numbers)
 
     def note_step(self, trainer: Trainer) -> None:
-        """Add what was logged in this step, which Lightning hands to loggers after the hooks only."""
-        fresh = trainer._logger_connector.metrics["log"]
+        """Add what was logged in this step: Lightning hands it to loggers after the hooks only."""
+        fresh = {k: float(v) for k, v in trainer._logger_connector.metrics["log"].items()}
         if fresh:
             self.log_metrics({"epoch": float(trainer.current_epoch), **fresh})
 
@@ -147,11 +147,9 @@ class MetricsFile(Logger):  # type: ignore[misc]  # Lightning's classes have no 
             row: Numbers of that step that the checkpoint holds.
         """
         rows = [old for old in read_rows(self.path) if old[STEP] < step]
-        for old in [*rows, row]:
-            self._columns += [name for name in old if name not in self._columns]
-        self._columns = self._columns or [STEP]
+        self._columns = list(dict.fromkeys([STEP, *read_columns(self.path), *row]))
         self._write(rows)
-        self.row = dict(row)
+        self.row = {STEP: float(step), **row}
         self.save()
 
 
@@ -165,10 +163,18 @@ def _line(columns: list[str], row: Mapping[str, float | str]) -> bytes:
     return text.getvalue().encode()
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a metrics file, without the numbers that a step has not; none if it is absent.
+def read_columns(path: Path) -> list[str]:
+    """Return the names in a metrics file's first line; none if it is absent."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf8", newline="") as file:
+        return next(csv.reader(file), [])
 
-    A last line that was cut off by a kill is left out.
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a metrics file, without the numbers that a step has not.
+
+    A last line that was cut off by a kill is left out; an absent file has no rows.
     """
     if not path.is_file():
         return []
@@ -182,7 +188,7 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-class StepTensorBoard(TensorBoardLogger):  # type: ignore[misc]  # Lightning's classes have no types here
+class StepTensorBoard(TensorBoardLogger):
     """TensorBoard, by optimizer steps taken."""
 
     trainer: Trainer | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentParser
 from lightning.pytorch import seed_everything
 
 from llm_agents.data import HHAData, OfflineDataModule
@@ -17,7 +17,7 @@ from llm_agents.evaluation import Results, RewardResults, compare, comparison_ta
 from llm_agents.judge import JudgeConfig, judge, make_pairs, tally
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import CallableReward, PolicyReward
-from llm_agents.training.class_methods import resolve_self
+from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.evaluating import keep_results, policy_results, reward_results
 from llm_agents.training.session import quieten_lightning
 from llm_agents.training.settings import EvaluationConfig
@@ -36,7 +36,7 @@ class Request:
         name: Zoo name, folder, Hub id, or alias of a base model.
         recipe: Content of the recipe that says data, reward and generation; empty if there is none.
         data: Test sets in place of the recipe's.
-        reward: Judge in place of the recipe's: a reward model's name, or ``package.module:function``.
+        reward: Judge in place of the recipe's: a reward model, or ``package.module:function``.
         num_prompts: Prompts of each test set.
         max_new_tokens: Longest answer.
         against: Another policy, answering the same prompts.
@@ -138,9 +138,9 @@ def build_data(request: Request) -> OfflineDataModule:
     section = dict(request.recipe.get("data") or {})
     if not section:
         info = AdapterInfo.read(Path(request.name)) if Path(request.name).is_dir() else None
-        template = (info.template if info else None) or "alol"
         tests = list(request.data) or ["sample"]
-        return HHAData(validation=None, test=tests, template=template)
+        template: dict[str, Any] = {"template": info.template} if info and info.template else {}
+        return HHAData(validation=None, test=tests, **template)
     arguments = dict(section.get("init_args") or {})
     if request.data:
         arguments["test"] = list(request.data)
@@ -197,8 +197,6 @@ def _instantiate(kind: type, section: object) -> object:
     resolve_self(section)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--object", type=kind)
-    try:
-        built = parser.instantiate_classes(parser.parse_object({"object": section}))
-    except ArgumentError as error:
-        raise UserError(f"the recipe does not describe a {kind.__name__}: {error}") from error
+    with plain_faults(f"the recipe's {kind.__name__}"):
+        built = parser.instantiate(parser.parse_object({"object": section}))
     return built["object"]

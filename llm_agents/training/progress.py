@@ -30,7 +30,7 @@ _SHOWN = ("loss", "val/reward", "val/nll", "val/loss", "val/accuracy")
 _WINDOW = 20  # optimizer steps over which the speed is averaged
 
 
-class RunProgress(ProgressBar):  # type: ignore[misc]  # Lightning's classes have no types here
+class RunProgress(ProgressBar):
     """Shows optimizer steps, loss, the last validation and tokens per second.
 
     Args:
@@ -113,8 +113,12 @@ class RunProgress(ProgressBar):  # type: ignore[misc]  # Lightning's classes hav
 
     def _text(self, trainer: Trainer, pl_module: LightningModule) -> str:
         """Return the numbers to be shown."""
-        known = {**trainer.callback_metrics, **self.get_metrics(trainer, pl_module)}
-        parts = [f"{name.removeprefix('val/')} {float(known[name]):.4g}" for name in _SHOWN if name in known]
+        known: dict[str, Any] = {
+            **trainer.callback_metrics,
+            **self.get_metrics(trainer, pl_module),
+        }
+        found = ((name.replace("/", " "), float(known[name])) for name in _SHOWN if name in known)
+        parts = [f"{name} {value:.4g}" for name, value in found]
         (start, _, before), (end, _, after) = self._speeds[0], self._speeds[-1]
         if after > before and end > start:
             parts.append(f"{(after - before) / (end - start):,.0f} tokens/s")

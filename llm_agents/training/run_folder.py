@@ -80,6 +80,16 @@ class RunFolder:
         """Return whether everything that the recipe asked for is there."""
         return (self.path / RESULTS_FILE).is_file()
 
+    @property
+    def is_begun(self) -> bool:
+        """Return whether there is anything in it that another run would write over."""
+        return self.is_finished or any(self.checkpoints.glob("step-*.ckpt"))
+
+    def remove_if_empty(self) -> None:
+        """Remove the folder that was made for a run which never began."""
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def write_start(self, recipe: str) -> None:
         """Write the recipe and what it runs on; say what changed since the run began."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -119,9 +129,11 @@ def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
     found = Path(folder) if folder else _newest_run(name) if resume == "auto" else None
     if found is not None and (found / RECIPE_FILE).is_file():
         if resume is None:
+            if not RunFolder(found).is_begun:
+                return RunFolder(found)
             raise UserError(
-                f"expected a new folder, but {found} holds a run: continue it with `--resume auto`, "
-                "or name another `run.folder`"
+                f"expected a new folder, but {found} holds a run: continue it with "
+                "`--resume auto`, or name another `run.folder`"
             )
         checkpoint = newest_checkpoint(found / "checkpoints")
         if checkpoint is None:
@@ -137,7 +149,9 @@ def _named_checkpoint(path: Path) -> tuple[Path, Path]:
     if path.is_file():
         return path.resolve().parent.parent, path
     if not path.is_dir():
-        raise UserError(f"expected a checkpoint or a run's folder to resume, but there is no {path}")
+        raise UserError(
+            f"expected a checkpoint or a run's folder to resume, but there is no {path}"
+        )
     for owner, folder in ((path, path / "checkpoints"), (path.parent, path)):
         checkpoint = newest_checkpoint(folder)
         if checkpoint is not None:

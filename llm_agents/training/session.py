@@ -6,22 +6,19 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from typing_extensions import override
 
 from llm_agents.errors import UserError
+from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
-from llm_agents.training.class_methods import resolve_self
 from llm_agents.training.evaluating import evaluate_trained, save_trained
-from llm_agents.training.metrics import MetricsFile, StepTensorBoard
+from llm_agents.training.metrics import MetricsFile, Row, StepTensorBoard
 from llm_agents.training.progress import RunProgress
 from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
 from llm_agents.training.settings import EvaluationConfig, RunConfig
@@ -37,10 +34,12 @@ _EXPECTED_WARNINGS = (
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
     r".*was called without a model.*",
     r".*smaller than the logging interval.*",
+    r"(?s).*JsonargparseDeprecationWarning.*",  # LightningCLI's own calls
+    r"(?s).*was deprecated in v4\.49.*",
 )
 
 
-class StepCounter(Callback):  # type: ignore[misc]  # Lightning's classes have no types here
+class StepCounter(Callback):
     """Tells the loggers which trainer's steps they count.
 
     Args:
@@ -58,7 +57,7 @@ class StepCounter(Callback):  # type: ignore[misc]  # Lightning's classes have n
             logger.trainer = trainer
 
 
-class RecipeCLI(LightningCLI):  # type: ignore[misc]  # Lightning's classes have no types here
+class RecipeCLI(LightningCLI):
     """Builds module, data and trainer of a recipe.
 
     Args:
@@ -141,7 +140,7 @@ class RecipeCLI(LightningCLI):  # type: ignore[misc]  # Lightning's classes have
     def _tensorboard(self) -> StepTensorBoard:
         """Return the TensorBoard logger, which hides what the killed run logged too much."""
         step = step_of(self.run.checkpoint) if self.run.checkpoint else -1
-        purge = {"purge_step": step + 1} if step >= 0 else {}
+        purge: dict[str, Any] = {"purge_step": step + 1} if step >= 0 else {}
         return StepTensorBoard(
             save_dir=self.run.path, name="", version="tensorboard", default_hp_metric=False, **purge
         )
@@ -197,10 +196,14 @@ def _is_same(run: RunFolder, recipe: str) -> bool:
 
 def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSignals) -> None:
     """Build and run the stages."""
-    if rank_zero_only.rank == 0:
+    try:
+        cli = build(values, run, signals)
+    except UserError:
+        run.remove_if_empty()
+        raise
+    if cli.trainer.is_global_zero:
         run.write_start(recipe)
     log.info("run folder: %s", run.path)
-    cli = build(values, run, signals)
     if "fit" in cli.run_config.stages:
         fit(cli, run)
         if cli.trainer.is_global_zero:
@@ -219,10 +222,8 @@ def build(values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> Re
     known = ("seed_everything", "model", "data", "trainer", "run", "evaluation")
     given = {key: values[key] for key in known if key in values}
     resolve_self(given)
-    try:
+    with plain_faults("the recipe"):
         return RecipeCLI(given, run, signals)
-    except ArgumentError as error:
-        raise UserError(f"{run.path / 'recipe.yaml'}: {error}") from error
 
 
 def fit(cli: RecipeCLI, run: RunFolder) -> None:
@@ -235,10 +236,10 @@ def fit(cli: RecipeCLI, run: RunFolder) -> None:
     try:
         saved = torch.load(run.checkpoint, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, EOFError) as error:
-        raise UserError(f"expected a checkpoint, {run.checkpoint} can't be read: {error}") from error
-    row = next((s["row"] for s in saved["callbacks"].values() if "row" in s), {})
+        raise UserError(
+            f"expected a checkpoint, {run.checkpoint} can't be read: {error}"
+        ) from error
+    row: Row = next((s["row"] for s in saved["callbacks"].values() if "row" in s), {})
     cli.metrics.resume(int(saved["global_step"]), row)
     del saved
     cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=str(run.checkpoint))
-
-

@@ -1,4 +1,4 @@
-"""The sections of a recipe that are not Lightning's: `run`, `evaluation`, `reproduces`, `publish`."""
+"""The sections of a recipe beside Lightning's: `run`, `evaluation`, `reproduces`, `publish`."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from llm_agents.zoo.layout import (
     POINTER_FILE,
     REWARD_FILE,
     AdapterInfo,
+    entry_folder,
     is_entry,
     read_json,
     replace_folder,
@@ -97,7 +98,7 @@ def find_folder(name: str, *, revision: str | None = None) -> Path:
     Raises:
         UserError: Nothing of that name was found.
     """
-    folder = Path(name).expanduser()
+    folder = entry_folder(Path(name).expanduser())
     if not is_entry(folder):
         if folder.is_dir():
             found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"

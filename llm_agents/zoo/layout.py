@@ -176,6 +176,12 @@ def load_heads(folder: str | Path, hidden_size: int | None = None) -> dict[str, 
     return {name: load_head(folder, name, hidden_size) for name in names}
 
 
+def entry_folder(folder: Path) -> Path:
+    """Return the folder with the adapter: that of a run is inside the run's folder."""
+    inside = folder / "adapter"
+    return inside if not is_entry(folder) and is_entry(inside) else folder
+
+
 def is_entry(folder: Path) -> bool:
     """Return whether a folder holds an adapter, a reward model, or a pointer to one."""
     return any((folder / name).is_file() for name in (ADAPTER_CONFIG, REWARD_FILE, POINTER_FILE))

@@ -108,12 +108,11 @@ def publish(
         UserError: The folder is not fit to be published; every reason is named.
     """
     source = Path(folder)
-    if not is_hub_id(repo_id):
-        raise UserError(f"expected a repository `owner/name`, got `{repo_id}`")
+    for kind, name in (("repository", repo_id), ("base model", base_model or repo_id)):
+        if not is_hub_id(name):
+            raise UserError(f"expected a {kind} `owner/name`, got `{name}`")
     if not source.is_dir() or not is_entry(source):
         raise UserError(f"expected a folder with an adapter (`{ADAPTER_CONFIG}`), got `{folder}`")
-    if base_model is not None and not is_hub_id(base_model):
-        raise UserError(f"expected the base's Hub id `owner/name`, got `{base_model}`")
     refuse_unfit(source)
     warnings: list[str] = []
     name = repo_id.rpartition("/")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,10 +22,12 @@ from llm_agents.zoo.layout import (
     REWARD_FILE,
     AdapterInfo,
     Kind,
+    entry_folder,
     is_entry,
     read_json,
 )
 
+log = logging.getLogger(__name__)
 PACKAGE_FOLDER = Path(__file__).resolve().parent / "checkpoints"
 Source = Literal["checkpoints", "package", "runs", "hub"]
 
@@ -74,7 +77,11 @@ def list_entries(root: str | Path | None = None) -> list[Entry]:
     """
     entries: dict[str, Entry] = {}
     for source, folder, name in _folders(Path(root) if root else Path.cwd()):
-        entries.setdefault(name, read_entry(folder, name, source))
+        if name not in entries:
+            try:
+                entries[name] = read_entry(folder, name, source)
+            except UserError as error:  # one damaged folder does not hide the others
+                log.warning("left out of the list: %s", error)
     for name, repo_id in PUBLISHED.items():
         known = Entry(name, "hub", "policy", None, repo_id, None, name.split("-")[0], None)
         entries.setdefault(name, known)
@@ -153,9 +160,9 @@ def show(name: str, root: str | Path | None = None) -> Entry:
     Raises:
         UserError: There is none; the nearest names are in the message.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir() and is_entry(folder):
-        return read_entry(folder, name, "checkpoints")
+    folder = entry_folder(Path(name).expanduser())
+    if is_entry(folder):
+        return read_entry(folder, name, "runs" if folder.name == "adapter" else "checkpoints")
     entries = {entry.name: entry for entry in list_entries(root)}
     if name not in entries:
         near = get_close_matches(name, entries, n=3, cutoff=0.4)

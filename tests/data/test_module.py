@@ -219,6 +219,16 @@ def test_held_out_prompts_are_validated_and_tested_and_never_trained(tmp_path: P
         connected(module(tmp_path, validation="held_out"))
 
 
+def test_test_sets_can_be_read_with_their_responses(tmp_path: Path) -> None:
+    path = write(tmp_path / "other.jsonl", rows(3))
+    split = PromptSplit(seed=1, held_out=0.4)
+    data = module(tmp_path, rows(40), test=["held_out", path, path], split_by_prompt=split)
+    found = data.read_test_examples()
+    assert list(found) == connected(data).test_names == ["held_out", "other", "other-again"]
+    assert [e.responses[1] for e in found["other"]] == ["bad 0", "bad 1", "bad 2"]
+    assert found["held_out"] == list(data.test_sets["held_out"].examples)
+
+
 def test_reports_are_logged_and_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="llm_agents.data"):
         data = connected(module(tmp_path, validation="sample", test="sample"))
@@ -303,7 +313,7 @@ def test_a_recipe_builds_the_data_with_their_nested_settings(tmp_path: Path) -> 
         "truncation": "turns",
     }
     text = json.dumps({"class_path": "llm_agents.data.HHAData", "init_args": settings})
-    data = parser.instantiate_classes(parser.parse_args([f"--data={text}"])).data
+    data = parser.instantiate(parser.parse_args([f"--data={text}"])).data
     assert isinstance(data, HHAData)
     assert data.rules == RowRules(on_malformed="skip", rank_by="reward", max_train=7)
     assert data.split == PromptSplit(seed=3, held_out=0.5)

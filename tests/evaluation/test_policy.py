@@ -59,6 +59,7 @@ def batches(policy: Any, texts: Sequence[str] = TEXTS, size: int = 2) -> list[Pr
 
 @pytest.fixture(scope="module")
 def policy(make_policy: Callable[..., Any]) -> Any:
+    torch.manual_seed(11)  # a fresh adapter draws its A matrices
     return make_policy("llama", lora=LoraConfig(r=2), weights=0.3)
 
 
@@ -107,6 +108,7 @@ def test_batching_does_not_matter(policy: Any, results: Results) -> None:
 def test_dropout_is_off_and_the_mode_is_restored(
     make_policy: Callable[..., Any], results: Results
 ) -> None:
+    torch.manual_seed(11)  # the same adapter as that of `results`
     policy = make_policy("llama", lora=LoraConfig(r=2, dropout=0.9), weights=0.3)
     policy.train()
     again = evaluate_policy(policy, REWARD, {"first": batches(policy)}, SHORT)
@@ -203,6 +205,15 @@ def test_files_hold_everything(results: Results, tmp_path: Path) -> None:
     assert line["test_index"] == 1
     assert line["suffix"] == results.answers[1].response
     assert line["turns"] == [{"role": "user", "text": TEXTS[1]}]
+
+
+def test_numbers_that_json_lacks_become_null_in_the_details(
+    results: Results, tmp_path: Path
+) -> None:
+    details = {"best": float("-inf"), "steps": [1, float("nan")], "kept": "last"}
+    write_results(tmp_path, replace(results, details=details))
+    expected = {"best": None, "steps": [1, None], "kept": "last"}
+    assert read_results(tmp_path).details == expected
 
 
 def test_reading_what_is_not_there(tmp_path: Path) -> None:

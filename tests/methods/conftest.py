@@ -31,6 +31,7 @@ class YesReward(Reward):
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Tensor:
         assert len(prompts) == len(responses)
         self.calls += 1
+        torch.rand(())  # judges may use up random numbers: training must not notice
         wanted = "yes yes "
         found = [sum(a == b for a, b in zip(text, wanted, strict=False)) for text in responses]
         return torch.tensor([count / len(wanted) for count in found], dtype=torch.float32)

@@ -135,9 +135,7 @@ def test_rows_are_drawn_by_the_strategy(
     for row, rewards in zip(rows, [(1, 0), (0.6, 0), (0, 0.8), (0.1, 0)], strict=True):
         row["rewards"] = list(rewards)
     module = with_value(toy, 0.2, sampling=sampling, optimizer=toy.fast(lr=0.0))
-    log = toy.fit(
-        module, toy.data(rows, batch_size=100), max_steps=4, limit_val_batches=0
-    )
+    log = toy.fit(module, toy.data(rows, batch_size=100), max_steps=4, limit_val_batches=0)
     drawn = torch.tensor([row for batch in log.rows for row in batch])
     counts = torch.bincount(drawn, minlength=8).double() / len(drawn)
     wanted = torch.zeros(8, dtype=torch.float64)
@@ -271,3 +269,11 @@ def test_every_option_runs_with_validation(toy: Any, algorithm: str, tmp_path: P
     log = toy.fit(module, max_steps=2, val_check_interval=1, gradient_clip_val=0.3)
     assert [step for step, _ in log.validations] == [1, 2]
     assert all(torch.tensor(log.losses).isfinite())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox", "opt", "qwen2", "t5"])
+def test_every_family_starts_at_ratio_1(toy: Any, family: str) -> None:
+    policy = toy.policy(f"tiny-random-{family}")
+    trainer = toy.trainer(1, limit_val_batches=0)
+    trainer.fit(make(toy, policy), datamodule=toy.data())
+    assert abs(float(trainer.callback_metrics["train/log_ratio"])) < 1e-4

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from llm_agents.errors import UserError
 from llm_agents.methods import DPO, ALoL, OfflineOptions, OptimizerConfig, ValueFitConfig
@@ -141,7 +142,10 @@ def test_a_resumed_run_is_the_unbroken_run(toy: Any, method: str, stop: int) -> 
             enable_checkpointing=True,
         )
         data = toy.data(train=path, validation=path, batch_size=2)
-        checkpoint = toy.folder / "checkpoints-False" / f"{stop}.ckpt" if resume else None
+        checkpoint = None
+        if resume:  # without the caches, so that the reference is asked again
+            checkpoint = toy.folder / "checkpoints-False" / f"{stop}.ckpt"
+            shutil.rmtree(toy.folder / "cache" / "reference")
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
         found.append((log, module))
     (whole, first), (rest, second) = found
@@ -161,13 +165,44 @@ def test_a_validation_lost_to_a_kill_is_made_up_for(toy: Any) -> None:
     keep = saver(toy, "all", every=12)
     whole = resumable(toy, "r_lol")
     toy.fit(
-        whole, data, max_steps=12, val_check_interval=12, enable_checkpointing=True, callbacks=[keep]
+        whole,
+        data,
+        max_steps=12,
+        val_check_interval=12,
+        enable_checkpointing=True,
+        callbacks=[keep],
     )
     assert whole.best.step == 12
     rest = resumable(toy, "r_lol")
     trainer = toy.trainer(13, val_check_interval=12)
     trainer.fit(rest, datamodule=data, ckpt_path=toy.folder / "all" / "12.ckpt")
     assert (rest.best.step, rest.best.score) == (12, whole.best.score)
+
+
+class SaveAfterValidation(Callback):
+    """Writes a checkpoint at the end of each validation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.save_checkpoint(self.path)
+
+
+def test_a_validation_is_not_done_twice(toy: Any) -> None:
+    data, path = toy.data(), toy.folder / "after.ckpt"
+    toy.fit(
+        resumable(toy, "r_lol"),
+        data,
+        max_steps=2,
+        val_check_interval=2,
+        callbacks=[SaveAfterValidation(path)],
+    )
+    rest = resumable(toy, "r_lol")
+    log = toy.StepLog()
+    toy.trainer(3, log, val_check_interval=2).fit(rest, datamodule=data, ckpt_path=path)
+    assert len(log.losses) == 1
+    assert rest.reward.calls == 0
 
 
 def test_resume_refuses_another_start(toy: Any) -> None:
@@ -211,6 +246,41 @@ def test_a_checkpoint_holds_adapters_and_no_base(toy: Any) -> None:
     assert set(checkpoint["state_dict"]) == {f"policy.{name}" for name in names}
     assert checkpoint["hyper_parameters"]["algorithm"] == "nll"
     assert checkpoint["hyper_parameters"]["optimizer"]["lr"] == 1e-2
+
+
+def test_the_best_weights_lie_beside_the_checkpoints(toy: Any) -> None:
+    """R16: a checkpoint names the best weights; a run that can't find them says so."""
+    settings = {"algorithm": "wbc", "sampling": "uniform", "generation": toy.generation}
+
+    def module() -> ALoL:
+        policy = toy.policy(lora=LoraConfig(r=64, alpha=8, targets="all-linear"))
+        return ALoL(policy, toy.Reward(), optimizer=toy.fast(), **settings)
+
+    whole = module()
+    toy.fit(
+        whole,
+        max_steps=12,
+        val_check_interval=2,
+        enable_checkpointing=True,
+        callbacks=[saver(toy, "all", every=1)],
+    )
+    assert 0 < whole.best.step < 12
+    size = sum(weight.numel() * 4 for weight in whole.best.weights.values())
+    path = toy.folder / "all" / "11.ckpt"
+    assert path.stat().st_size < 3 * size + 100_000
+    named = torch.load(path, weights_only=True)["llm_agents"]["best"]["file"]
+    kept = sorted((toy.folder / "best_weights").iterdir())
+    assert len(kept) <= 3
+    assert named in {file.name for file in kept}
+
+    file = toy.folder / "best_weights" / named
+    content = file.read_bytes()
+    file.write_bytes(content[:-4] + b"\x00\x01\x02\x03")
+    with pytest.raises(UserError, match="is damaged"):
+        toy.trainer(12).fit(module(), datamodule=toy.data(), ckpt_path=path)
+    file.unlink()
+    with pytest.raises(UserError, match=r"put the run's folder best_weights back"):
+        toy.trainer(12).fit(module(), datamodule=toy.data(), ckpt_path=path)
 
 
 # --- the best weights
@@ -306,8 +376,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_its_rows(toy: Any) -> None:
     with pytest.raises(UserError, match=r"the loss is nan at step 1.*non_finite_batch\.json"):
         toy.fit(module, toy.data(validation=None), max_steps=4)
     found = json.loads((toy.folder / "non_finite_batch.json").read_text("utf8"))
-    assert found["what"] == "loss"
-    assert found["step"] == 1
+    assert (found["what"], found["step"]) == ("loss", 1)
     assert len(found["rows"]) == 4
     assert set(found["rows"]) <= set(range(0, 16, 2)), "preferred responses have even rows"
 

@@ -131,5 +131,5 @@ def test_options_without_effect_are_refused(toy: Any) -> None:
         make(toy, options=OfflineOptions(training_rewards="scored"))
     with pytest.raises(UserError, match="if_none_better"):
         make(toy, options=OfflineOptions(if_none_better="reference"))
-    with pytest.raises(ValueError, match="after `trainer.fit`"):
+    with pytest.raises(ValueError, match=r"after `trainer\.fit`"):
         make(toy).save_pretrained(toy.folder / "none")

@@ -231,11 +231,15 @@ def start_writer(folder: Path, first: int, last: int, step: int) -> subprocess.P
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
 
 
-def release(writers: list[subprocess.Popen[str]]) -> None:
-    """Let writers begin together, once all are ready."""
+def wait_until_ready(*writers: subprocess.Popen[str]) -> None:
+    """Wait until writers have opened the store."""
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
+
+
+def release(*writers: subprocess.Popen[str]) -> None:
+    """Let ready writers begin."""
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
@@ -245,7 +249,8 @@ def test_kill_9_while_writing_leaves_a_whole_store(tmp_path):
     first = 0
     for delay in (0.05, 0.21):
         writer = start_writer(tmp_path, first, 1_000_000, 3)
-        release([writer])
+        wait_until_ready(writer)
+        release(writer)
         time.sleep(delay)
         writer.send_signal(signal.SIGKILL)
         assert writer.wait() == -signal.SIGKILL
@@ -258,8 +263,9 @@ def test_kill_9_while_writing_leaves_a_whole_store(tmp_path):
 
 def test_a_writer_waits_while_another_holds_the_lock(tmp_path):
     writer = start_writer(tmp_path, 0, 20, 2)
+    wait_until_ready(writer)
     with FileLock(tmp_path / ".lock"):
-        release([writer])
+        release(writer)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(timeout=0.5)
         assert not (tmp_path / "index").exists()
@@ -269,7 +275,8 @@ def test_a_writer_waits_while_another_holds_the_lock(tmp_path):
 
 def test_two_processes_fill_one_store(tmp_path):
     writers = [start_writer(tmp_path, 0, 400, 2), start_writer(tmp_path, 200, 600, 2)]
-    release(writers)
+    wait_until_ready(*writers)
+    release(*writers)
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     store = TrunkStore(tmp_path, HIDDEN, torch.float32)
     assert len(store) == 600

@@ -130,6 +130,21 @@ def test_the_version_follows_weights_and_settings(folder: Path) -> None:
     assert len(set(versions)) == 3
 
 
+def test_a_reward_model_whose_weights_all_trained_is_its_own_base(
+    make_policy: Callable[..., Any], tmp_path: Path
+) -> None:
+    policy = make_policy("llama")
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.1)
+    folder = write(tmp_path / "whole", policy)
+    assert (folder / "model.safetensors").is_file()
+    head = PolicyReward.from_pretrained(str(folder)).head
+    expected = PolicyReward(policy, head, CONFIG)(PROMPTS, ANSWERS)
+    loaded = PolicyReward.from_pretrained(str(folder), device="cpu")
+    torch.testing.assert_close(loaded(PROMPTS, ANSWERS), expected)
+
+
 def test_nothing_in_it_trains(folder: Path) -> None:
     reward = PolicyReward.from_pretrained(str(folder))
     assert not list(reward.policy.trainable_parameters())

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from llm_agents.errors import UserError
-from llm_agents.zoo import list_entries, print_entries, show
+from llm_agents.zoo import list_entries, load_pretrained, print_entries, show
 from llm_agents.zoo.registry import PUBLISHED
 
 
@@ -34,6 +34,22 @@ def test_checkpoints_and_runs_are_found(
     assert reward.results is not None
     assert "not-an-adapter" not in entries
     assert set(PUBLISHED) <= set(entries)
+
+
+def test_a_run_is_shown_by_its_folder_and_one_damaged_run_hides_no_other(
+    adapter_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "project"
+    for name in ("good", "damaged"):
+        shutil.copytree(adapter_folder, root / "runs" / name / "adapter")
+    (root / "runs" / "damaged" / "adapter" / "results.json").write_text("{")
+    names = [entry.name for entry in list_entries(root)]
+    assert "runs/good" in names
+    assert "runs/damaged" not in names
+    assert "is not JSON" in caplog.text
+    entry = show(str(root / "runs" / "good"))
+    assert entry.folder == root / "runs" / "good" / "adapter"
+    assert load_pretrained(str(root / "runs" / "good")).base == "tiny-random-llama"
 
 
 def test_the_table_shows_names_and_numbers(adapter_folder: Path, tmp_path: Path) -> None:

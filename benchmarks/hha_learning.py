@@ -1,0 +1,248 @@
+"""Which offline objective learns most from real HHA dialogues: ten objectives, several seeds, a held-out judge.
+
+From A-LoL's scored test files (PRO's format), dialogues of at most 128 prompt and 64 response tokens are split by prompt
+into test (never trained on), validation and training; longer ones train a second reward model, differently built and
+seeded, that judges the test answers and nothing else. Every run starts from the same NLL adapter and has the same
+budget of optimizer steps. Killed at any moment, the same command goes on.
+
+    python benchmarks/hha_learning.py --data DIR --work runs/hha_learning
+
+Each stage is a ``llm-agents run`` of a recipe with overrides; the table and picture go to ``benchmarks/results/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from llm_agents.evaluation import Interval, Results, combine_seeds, read_results, read_reward_results
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ("harmless_base", "helpful_base", "helpful_online")
+PROMPT_TOKENS, RESPONSE_TOKENS = 128, 64
+LONG_PROMPT_TOKENS, LONG_RESPONSE_TOKENS = 200, 96
+TEST_PROMPTS, VALIDATION_PROMPTS = 300, 64
+
+LIMITS = {"data.max_prompt_tokens": PROMPT_TOKENS, "data.max_response_tokens": RESPONSE_TOKENS}
+LONG_LIMITS = {"data.max_prompt_tokens": LONG_PROMPT_TOKENS, "data.max_response_tokens": LONG_RESPONSE_TOKENS}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A row of the table.
+
+    Args:
+        name: In tables.
+        recipe: Recipe that trains it.
+        overrides: Settings laid over the recipe.
+    """
+
+    name: str
+    recipe: str
+    overrides: dict[str, object]
+
+
+def a_lol(algorithm: str, **overrides: object) -> Objective:
+    settings = {"model.algorithm": algorithm, **{f"model.{key}": value for key, value in overrides.items()}}
+    return Objective(algorithm, "a_lol_hha", settings)
+
+
+OBJECTIVES = (
+    a_lol("nll", sampling="uniform"),
+    a_lol("wbc"),
+    a_lol("r_gold"),
+    a_lol("r_lol"),
+    a_lol("a_lol"),
+    a_lol("a_lol_ref_free"),
+    a_lol("a_lol_seq"),
+    a_lol("a_lol_kl", kl_coef=0.2),
+    Objective("dpo", "dpo_hha", {}),
+    Objective("pro", "pro_hha", {}),
+)
+
+
+def prompt_of(row: dict[str, list[list[str]]]) -> str:
+    return "".join(row["prefix"][0])
+
+
+def prepare(data: Path, work: Path) -> None:
+    """Split the scored files by prompt, with a hash that decides the same everywhere."""
+    folder = work / "split"
+    if (folder / "done").exists():
+        return
+    from llm_agents.data.reading import read_examples
+    from llm_agents.policies import LanguagePolicy
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text = LanguagePolicy.from_pretrained("smollm2-135m-instruct", trainable=False).text
+    short, longer = [], []
+    for name in FILES:
+        path = data / "hh_test" / f"{name}.json.gz"
+        examples, _ = read_examples(str(path), role="train")
+        with gzip.open(path, "rt", encoding="utf8") as lines:
+            rows = [json.loads(line) for line in lines]
+        for row, example in zip(rows, examples, strict=True):
+            if any(not r.strip() or r.strip().endswith(":") for r in row["suffix"]):
+                continue
+            prompt = len(text.encode_prompt(example.prompt))
+            response = max(len(text.encode_response(r)) for r in row["suffix"])
+            if prompt <= PROMPT_TOKENS and response <= RESPONSE_TOKENS:
+                short.append(row)
+            elif prompt <= LONG_PROMPT_TOKENS and response <= LONG_RESPONSE_TOKENS:
+                longer.append(row)
+    parts: dict[str, list[dict[str, list[list[str]]]]] = {"test": [], "validation": [], "policy": [], "judge": []}
+    owner: dict[str, str] = {}
+    for row in sorted(short, key=lambda row: hashlib.sha256(prompt_of(row).encode()).digest()):
+        free = "test" if len(parts["test"]) < TEST_PROMPTS else "policy"
+        free = "validation" if free == "policy" and len(parts["validation"]) < VALIDATION_PROMPTS else free
+        parts[owner.setdefault(prompt_of(row), free)].append(row)
+    parts["judge"] = [row for row in longer if prompt_of(row) not in owner]
+    for name, rows in parts.items():
+        content = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(content, encoding="utf8")
+        print(f"{name}: {len(rows)} pairs", flush=True)
+    (folder / "done").touch()
+
+
+def run(recipe: str, folder: Path, overrides: dict[str, object]) -> None:
+    """Run a recipe with overrides on one thread, or go on with it; do nothing if it has finished."""
+    if (folder / "results.json").exists():
+        return
+    command = [sys.executable, "-m", "llm_agents", "run", str(ROOT / "recipes" / f"{recipe}.yaml")]
+    command += ["--run.folder", str(folder), "--resume", "auto"]
+    for key, value in overrides.items():
+        command += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with (folder.parent / f"{folder.name}.log").open("a", encoding="utf8") as log:
+        done = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
+    state = "done" if done.returncode == 0 else f"FAILED ({done.returncode}), see {log.name}"
+    print(f"{folder.name}: {state}", flush=True)
+    if done.returncode:
+        raise SystemExit(f"stopped at {folder}")
+
+
+def sources(split: Path, train: str) -> dict[str, object]:
+    return {
+        "data.train": str(split / f"{train}.jsonl"),
+        "data.validation": str(split / "validation.jsonl"),
+        "data.test": [str(split / "test.jsonl")],
+    }
+
+
+def reward_models(work: Path, jobs: int) -> None:
+    """Train the reward model that training sees and the judge that it never sees."""
+    split = work / "split"
+    training = {
+        **sources(split, "policy"), **LONG_LIMITS, "seed_everything": 11, "trainer.max_steps": 320, "trainer.val_check_interval": 80,
+        "model.policy.lora.r": 16, "model.policy.lora.alpha": 32, "model.objective": "scores",
+        "model.policy.lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    }
+    judge = {
+        **sources(split, "judge"), **LONG_LIMITS, "seed_everything": 12, "trainer.max_steps": 320, "trainer.val_check_interval": 80,
+        "model.policy.lora.r": 8, "model.policy.lora.alpha": 16, "model.policy.lora.top_layers": 10,
+        "model.objective": "scores", "model.score_loss": "mse", "model.name": "judge",
+    }
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda job: run("reward_hha", *job), [(work / "reward", training), (work / "judge", judge)]))
+
+
+def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
+    """Train the reference, then every objective with every seed."""
+    split, reward = work / "split", {"model.reward.path": str(work / "reward" / "adapter")}
+    judged = {
+        "evaluation.reward.class_path": "llm_agents.rewards.PolicyReward.from_pretrained",
+        "evaluation.reward.init_args.path": str(work / "judge" / "adapter"),
+        "evaluation.num_prompts": 150,
+        "data.rules.max_validation": 48,
+    }
+    generation = {"model.generation.max_new_tokens": RESPONSE_TOKENS}
+    shared = {**sources(split, "policy"), **LIMITS, **judged, **reward, **generation}
+    run("nll_hha", work / "nll", {**shared, "seed_everything": 20, "trainer.max_steps": 80, "trainer.val_check_interval": 80})
+    start = {"model.policy.adapter": str(work / "nll" / "adapter"), "trainer.max_steps": steps, "trainer.val_check_interval": steps}
+    queue = [
+        (objective.recipe, work / f"{objective.name}-{seed}", {**shared, **start, **objective.overrides, "seed_everything": seed})
+        for seed in seeds
+        for objective in OBJECTIVES
+    ]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda job: run(*job), queue))
+
+
+def interval(value: Interval) -> dict[str, float | None]:
+    return {"mean": round(value.mean, 4), "low": value.low and round(value.low, 4), "high": value.high and round(value.high, 4)}
+
+
+def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]:
+    """Return every row of the table from the runs that have finished."""
+    def runs(name: str) -> list[Results]:
+        return [read_results(work / f"{name}-{seed}") for seed in seeds]
+
+    baseline = runs("nll")
+    rows: dict[str, object] = {}
+    for objective in OBJECTIVES:
+        found = runs(objective.name)
+        tests = [entry.tests[-1] for entry in found]
+        rows[objective.name] = {
+            "reward": interval(combine_seeds(found)["all"]),
+            "minus_nll": interval(combine_seeds(found, minus=baseline)["all"]),
+            "by_seed": [round(test.reward.mean, 4) for test in tests],
+            "words": round(sum(test.words.mean for test in tests) / len(tests), 1),
+            "distinct": [round(sum(test.distinct[n] or 0.0 for test in tests) / len(tests), 3) for n in (1, 2, 3)],
+        }
+    models = {name: [asdict(test) for test in read_reward_results(work / name).tests] for name in ("reward", "judge")}
+    return {"date": date.today().isoformat(), "seeds": list(seeds), "steps": steps, "reward_models": models, "objectives": rows}
+
+
+def picture(summary: dict[str, object], path: Path) -> None:
+    """Draw each objective's difference to continued NLL with its interval."""
+    rows: dict[str, dict[str, dict[str, float]]] = summary["objectives"]  # type: ignore[assignment]
+    names = [name for name in rows if name != "nll"]
+    figure, axis = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for place, name in enumerate(reversed(names)):
+        value = rows[name]["minus_nll"]
+        axis.plot([value["low"], value["high"]], [place, place], color="0.4", linewidth=2)
+        axis.plot(value["mean"], place, "o", color="C0")
+    axis.axvline(0.0, color="0.7", linewidth=1)
+    axis.set_yticks(range(len(names)), list(reversed(names)))
+    axis.set_xlabel("held-out reward minus continued NLL's (95 % over seeds and prompts)")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds hh_test/")
+    parser.add_argument("--work", type=Path, default=Path("runs/hha_learning"), help="where the runs are kept")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--steps", type=int, default=80, help="optimizer steps of each objective")
+    options = parser.parse_args()
+    seeds = range(1, options.seeds + 1)
+    prepare(options.data, options.work)
+    reward_models(options.work, options.jobs)
+    objectives(options.work, seeds, options.jobs, options.steps)
+    summary = summarize(options.work, seeds, options.steps)
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
+    (results / "hha_learning.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf8")
+    picture(summary, results / "hha_learning.png")
+    print(json.dumps(summary["objectives"]))
+
+
+if __name__ == "__main__":
+    main()

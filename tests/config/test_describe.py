@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from llm_agents.config.describe import describe, recipe_lines
+from llm_agents.config.reading import read_text
+
+RECIPE = """\
+model:
+  class_path: llm_agents.methods.ALoL
+  init_args:
+    policy:
+      class_path: llm_agents.policies.LanguagePolicy.from_pretrained
+      init_args: {base: tiny-random-llama}
+    optimizer: {lr: 3e-4}
+trainer: {max_steps: 2}
+"""
+
+
+def test_every_key_has_type_default_value_and_meaning() -> None:
+    lines = {line.key: line for _, found in recipe_lines(read_text(RECIPE, "r")) for line in found}
+    base = lines["model.policy.base"]
+    assert (base.type, base.default, base.value) == ("a text", "required", "'tiny-random-llama'")
+    assert base.meaning
+    assert lines["model.optimizer.lr"].value == "0.0003"
+    assert lines["model.optimizer.schedule"].type == "constant or linear"
+    assert lines["model.optimizer.schedule"].default == "constant"
+    assert lines["model.policy.lora.r"].default == "8"
+    assert lines["trainer.max_steps"].default == "-1"
+    assert lines["run.checkpoint_every"].default == "100"
+    assert lines["evaluation.bootstrap.confidence"].default == "0.95"
+    ours = [line for key, line in lines.items() if not key.startswith("trainer.")]
+    assert len(ours) > 60
+    assert [line.key for line in ours if not line.meaning] == []
+
+
+def test_the_text_fits_the_terminal() -> None:
+    text = describe(read_text(RECIPE, "r"), 80)
+    assert "--model.policy.base 'tiny-random-llama'" in text
+    assert max(len(line) for line in text.splitlines() if not line.lstrip().startswith("--")) <= 120
