@@ -1,13 +1,15 @@
-"""Which offline objective learns most from real HHA dialogues: ten objectives, several seeds, a held-out judge.
+"""Which offline objective learns most from real HHA dialogues: several seeds, a held-out judge.
 
-From A-LoL's scored test files (PRO's format), dialogues of at most 128 prompt and 64 response tokens are split by prompt
-into test (never trained on), validation and training; longer ones train a second reward model, differently built and
-seeded, that judges the test answers and nothing else. Every run starts from the same NLL adapter and has the same
-budget of optimizer steps. Killed at any moment, the same command goes on.
+From A-LoL's scored test files (PRO's format), dialogues of at most 128 prompt and 64 response
+tokens are split by prompt into test (never trained on), validation and training; longer ones train
+a second reward model, differently built and seeded, that judges the test answers and nothing else.
+Every run starts from the same NLL adapter and has the same budget of optimizer steps. Killed at any
+moment, the same command goes on.
 
     python benchmarks/hha_learning.py --data DIR --work runs/hha_learning
 
-Each stage is a ``llm-agents run`` of a recipe with overrides; the table and picture go to ``benchmarks/results/``.
+Each stage is a ``llm-agents run`` of a recipe with overrides; the table and the picture go to
+``benchmarks/results/``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from llm_agents.evaluation import Interval, Results, combine_seeds, read_results, read_reward_results
+from llm_agents.evaluation import (
+    Interval,
+    Results,
+    combine_seeds,
+    read_results,
+    read_reward_results,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("harmless_base", "helpful_base", "helpful_online")
@@ -39,7 +47,10 @@ LONG_PROMPT_TOKENS, LONG_RESPONSE_TOKENS = 200, 96
 TEST_PROMPTS, VALIDATION_PROMPTS = 300, 64
 
 LIMITS = {"data.max_prompt_tokens": PROMPT_TOKENS, "data.max_response_tokens": RESPONSE_TOKENS}
-LONG_LIMITS = {"data.max_prompt_tokens": LONG_PROMPT_TOKENS, "data.max_response_tokens": LONG_RESPONSE_TOKENS}
+LONG_LIMITS = {
+    "data.max_prompt_tokens": LONG_PROMPT_TOKENS,
+    "data.max_response_tokens": LONG_RESPONSE_TOKENS,
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,10 @@ class Objective:
 
 
 def a_lol(algorithm: str, **overrides: object) -> Objective:
-    settings = {"model.algorithm": algorithm, **{f"model.{key}": value for key, value in overrides.items()}}
+    settings = {
+        "model.algorithm": algorithm,
+        **{f"model.{key}": value for key, value in overrides.items()},
+    }
     return Objective(algorithm, "a_lol_hha", settings)
 
 
@@ -105,11 +119,20 @@ def prepare(data: Path, work: Path) -> None:
                 short.append(row)
             elif prompt <= LONG_PROMPT_TOKENS and response <= LONG_RESPONSE_TOKENS:
                 longer.append(row)
-    parts: dict[str, list[dict[str, list[list[str]]]]] = {"test": [], "validation": [], "policy": [], "judge": []}
+    parts: dict[str, list[dict[str, list[list[str]]]]] = {
+        "test": [],
+        "validation": [],
+        "policy": [],
+        "judge": [],
+    }
     owner: dict[str, str] = {}
     for row in sorted(short, key=lambda row: hashlib.sha256(prompt_of(row).encode()).digest()):
         free = "test" if len(parts["test"]) < TEST_PROMPTS else "policy"
-        free = "validation" if free == "policy" and len(parts["validation"]) < VALIDATION_PROMPTS else free
+        free = (
+            "validation"
+            if free == "policy" and len(parts["validation"]) < VALIDATION_PROMPTS
+            else free
+        )
         parts[owner.setdefault(prompt_of(row), free)].append(row)
     parts["judge"] = [row for row in longer if prompt_of(row) not in owner]
     for name, rows in parts.items():
@@ -120,7 +143,7 @@ def prepare(data: Path, work: Path) -> None:
 
 
 def run(recipe: str, folder: Path, overrides: dict[str, object]) -> None:
-    """Run a recipe with overrides on one thread, or go on with it; do nothing if it has finished."""
+    """Run a recipe with overrides on one thread, or go on with it, unless it has finished."""
     if (folder / "results.json").exists():
         return
     command = [sys.executable, "-m", "llm_agents", "run", str(ROOT / "recipes" / f"{recipe}.yaml")]
@@ -149,17 +172,44 @@ def reward_models(work: Path, jobs: int) -> None:
     """Train the reward model that training sees and the judge that it never sees."""
     split = work / "split"
     training = {
-        **sources(split, "policy"), **LONG_LIMITS, "seed_everything": 11, "trainer.max_steps": 320, "trainer.val_check_interval": 80,
-        "model.policy.lora.r": 16, "model.policy.lora.alpha": 32, "model.objective": "scores",
-        "model.policy.lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        **sources(split, "policy"),
+        **LONG_LIMITS,
+        "seed_everything": 11,
+        "trainer.max_steps": 320,
+        "trainer.val_check_interval": 80,
+        "model.policy.lora.r": 16,
+        "model.policy.lora.alpha": 32,
+        "model.objective": "scores",
+        "model.policy.lora.targets": [
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+        ],
     }
     judge = {
-        **sources(split, "judge"), **LONG_LIMITS, "seed_everything": 12, "trainer.max_steps": 320, "trainer.val_check_interval": 80,
-        "model.policy.lora.r": 8, "model.policy.lora.alpha": 16, "model.policy.lora.top_layers": 10,
-        "model.objective": "scores", "model.score_loss": "mse", "model.name": "judge",
+        **sources(split, "judge"),
+        **LONG_LIMITS,
+        "seed_everything": 12,
+        "trainer.max_steps": 320,
+        "trainer.val_check_interval": 80,
+        "model.policy.lora.r": 8,
+        "model.policy.lora.alpha": 16,
+        "model.policy.lora.top_layers": 10,
+        "model.objective": "scores",
+        "model.score_loss": "mse",
+        "model.name": "judge",
     }
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda job: run("reward_hha", *job), [(work / "reward", training), (work / "judge", judge)]))
+        list(
+            pool.map(
+                lambda job: run("reward_hha", *job),
+                [(work / "reward", training), (work / "judge", judge)],
+            )
+        )
 
 
 def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
@@ -173,10 +223,27 @@ def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
     }
     generation = {"model.generation.max_new_tokens": RESPONSE_TOKENS}
     shared = {**sources(split, "policy"), **LIMITS, **judged, **reward, **generation}
-    run("nll_hha", work / "nll", {**shared, "seed_everything": 20, "trainer.max_steps": 80, "trainer.val_check_interval": 80})
-    start = {"model.policy.adapter": str(work / "nll" / "adapter"), "trainer.max_steps": steps, "trainer.val_check_interval": steps}
+    run(
+        "nll_hha",
+        work / "nll",
+        {
+            **shared,
+            "seed_everything": 20,
+            "trainer.max_steps": 80,
+            "trainer.val_check_interval": 80,
+        },
+    )
+    start = {
+        "model.policy.adapter": str(work / "nll" / "adapter"),
+        "trainer.max_steps": steps,
+        "trainer.val_check_interval": steps,
+    }
     queue = [
-        (objective.recipe, work / f"{objective.name}-{seed}", {**shared, **start, **objective.overrides, "seed_everything": seed})
+        (
+            objective.recipe,
+            work / f"{objective.name}-{seed}",
+            {**shared, **start, **objective.overrides, "seed_everything": seed},
+        )
         for seed in seeds
         for objective in OBJECTIVES
     ]
@@ -185,11 +252,16 @@ def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
 
 
 def interval(value: Interval) -> dict[str, float | None]:
-    return {"mean": round(value.mean, 4), "low": value.low and round(value.low, 4), "high": value.high and round(value.high, 4)}
+    return {
+        "mean": round(value.mean, 4),
+        "low": value.low and round(value.low, 4),
+        "high": value.high and round(value.high, 4),
+    }
 
 
 def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]:
     """Return every row of the table from the runs that have finished."""
+
     def runs(name: str) -> list[Results]:
         return [read_results(work / f"{name}-{seed}") for seed in seeds]
 
@@ -203,10 +275,22 @@ def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]
             "minus_nll": interval(combine_seeds(found, minus=baseline)["all"]),
             "by_seed": [round(test.reward.mean, 4) for test in tests],
             "words": round(sum(test.words.mean for test in tests) / len(tests), 1),
-            "distinct": [round(sum(test.distinct[n] or 0.0 for test in tests) / len(tests), 3) for n in (1, 2, 3)],
+            "distinct": [
+                round(sum(test.distinct[n] or 0.0 for test in tests) / len(tests), 3)
+                for n in (1, 2, 3)
+            ],
         }
-    models = {name: [asdict(test) for test in read_reward_results(work / name).tests] for name in ("reward", "judge")}
-    return {"date": date.today().isoformat(), "seeds": list(seeds), "steps": steps, "reward_models": models, "objectives": rows}
+    models = {
+        name: [asdict(test) for test in read_reward_results(work / name).tests]
+        for name in ("reward", "judge")
+    }
+    return {
+        "date": date.today().isoformat(),
+        "seeds": list(seeds),
+        "steps": steps,
+        "reward_models": models,
+        "objectives": rows,
+    }
 
 
 def picture(summary: dict[str, object], path: Path) -> None:
@@ -225,9 +309,13 @@ def picture(summary: dict[str, object], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder that holds hh_test/")
-    parser.add_argument("--work", type=Path, default=Path("runs/hha_learning"), help="where the runs are kept")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/hha_learning"), help="where the runs are kept"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--steps", type=int, default=80, help="optimizer steps of each objective")
@@ -239,7 +327,9 @@ def main() -> None:
     summary = summarize(options.work, seeds, options.steps)
     results = ROOT / "benchmarks" / "results"
     results.mkdir(exist_ok=True)
-    (results / "hha_learning.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf8")
+    (results / "hha_learning.json").write_text(
+        json.dumps(summary, indent=2) + "\n", encoding="utf8"
+    )
     picture(summary, results / "hha_learning.png")
     print(json.dumps(summary["objectives"]))
 

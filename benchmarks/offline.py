@@ -1,12 +1,13 @@
 """Training throughput of the offline methods against TRL's trainers, in one interleaved run.
 
-Both train the same adapter on the same base and the same dialogues with the same micro-batches, float32, one
-thread; time is this process's CPU time between the first and the last step, so that other load on the machine
-does not count. What either computes once before training (our reference log-probs and trunk states, TRL's
-tokenization) is outside; ours is printed beside. The last line is a JSON object of ratios, above 1 = faster.
+Both train the same adapter on the same base and the same dialogues with the same micro-batches,
+float32, one thread; time is this process's CPU time between the first and the last step, so that
+other load on the machine does not count. What either computes once before training (our reference
+log-probs and trunk states, TRL's tokenization) is outside. The last line is a JSON object of
+ratios, above 1 is faster.
 
     python benchmarks/offline.py --quick
-    python benchmarks/offline.py --data hh_test/helpful_base.json.gz    # writes benchmarks/results/offline.json
+    python benchmarks/offline.py --data hh_test/helpful_base.json.gz    # keeps its results
 
 Needs TRL: ``pip install 'llm-agents[bench]'``.
 """
@@ -145,7 +146,9 @@ def our_trainer(folder: Path, steps: int, clock: Clock) -> Trainer:
     )
 
 
-def ours(kind: str, source: str, policy: LanguagePolicy, rows: int, steps: int, folder: Path) -> Timing:
+def ours(
+    kind: str, source: str, policy: LanguagePolicy, rows: int, steps: int, folder: Path
+) -> Timing:
     """Train for `steps` micro-batches with one of our methods."""
     optimizer = OptimizerConfig(lr=LEARNING_RATE)
     reward = CallableReward(f"{Path(__file__).stem}:word_share", low=0.0, high=1.0)
@@ -155,7 +158,14 @@ def ours(kind: str, source: str, policy: LanguagePolicy, rows: int, steps: int, 
     elif kind == "nll":
         module = ALoL(policy, None, algorithm="nll", optimizer=optimizer)
     else:
-        module = ALoL(policy, reward, algorithm="a_lol_seq", sampling="uniform", optimizer=optimizer, generation=generation)
+        module = ALoL(
+            policy,
+            reward,
+            algorithm="a_lol_seq",
+            sampling="uniform",
+            optimizer=optimizer,
+            generation=generation,
+        )
     clock = Clock()
     data = make_data(source, rows)
     our_trainer(folder, steps, clock).fit(module, data)
@@ -170,13 +180,19 @@ def texts(source: str, rows: int, policy: LanguagePolicy) -> tuple[HHAData, list
     prompts, responses = data.table_texts()
     rendered = [policy.text.render(prompt, "alol") for prompt in prompts]
     pairs = [
-        {"prompt": rendered[i], "chosen": f" {responses[i].strip()}", "rejected": f" {responses[i + 1].strip()}"}
+        {
+            "prompt": rendered[i],
+            "chosen": f" {responses[i].strip()}",
+            "rejected": f" {responses[i + 1].strip()}",
+        }
         for i in range(0, len(responses), 2)
     ]
     return data, pairs
 
 
-def peer(kind: str, policy: LanguagePolicy, pairs: list[dict[str, str]], steps: int, folder: Path) -> tuple[Any, PeerClock]:
+def peer(
+    kind: str, policy: LanguagePolicy, pairs: list[dict[str, str]], steps: int, folder: Path
+) -> tuple[Any, PeerClock]:
     """Return TRL's trainer on the same adapter and rows."""
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -202,7 +218,9 @@ def peer(kind: str, policy: LanguagePolicy, pairs: list[dict[str, str]], steps: 
     clock = PeerClock()
     callbacks: list[TrainerCallback] = [clock]
     if kind.startswith("dpo"):
-        arguments = DPOConfig(**shared, beta=0.1, precompute_ref_log_probs=kind == "dpo_precomputed")
+        arguments = DPOConfig(
+            **shared, beta=0.1, precompute_ref_log_probs=kind == "dpo_precomputed"
+        )
         trainer: Any = DPOTrainer(
             model=policy.model,
             args=arguments,
@@ -230,7 +248,9 @@ def peer_tokens(kind: str, trainer: Any, steps: int) -> int:
     return tokens
 
 
-def timed_peer(kind: str, policy: LanguagePolicy, pairs: list[dict[str, str]], steps: int, folder: Path) -> Timing:
+def timed_peer(
+    kind: str, policy: LanguagePolicy, pairs: list[dict[str, str]], steps: int, folder: Path
+) -> Timing:
     trainer, clock = peer(kind, policy, pairs, steps, folder)
     tokens = peer_tokens(kind, trainer, steps)
     trainer.train()
@@ -257,7 +277,9 @@ def loss_differences(source: str, folder: Path) -> dict[str, float]:
     return {"nll": abs(per_token - float(theirs))}
 
 
-def measure(kinds: list[str], source: str, rounds: int, steps: int, folder: Path) -> dict[str, list[Timing]]:
+def measure(
+    kinds: list[str], source: str, rounds: int, steps: int, folder: Path
+) -> dict[str, list[Timing]]:
     """Interleave `rounds` of every kind."""
     rows = steps * MICRO_BATCH
     _, pairs = texts(source, rows, make_policy(None, False))
@@ -276,7 +298,10 @@ def measure(kinds: list[str], source: str, rounds: int, steps: int, folder: Path
             )
             timing = run()
             found[kind].append(timing)
-            print(f"{kind:28s} {timing.tokens_per_second:8.1f} tokens/s ({timing.tokens} tokens)", flush=True)
+            print(
+                f"{kind:28s} {timing.tokens_per_second:8.1f} tokens/s ({timing.tokens} tokens)",
+                flush=True,
+            )
     return found
 
 
@@ -288,7 +313,16 @@ def ratio(found: dict[str, list[Timing]], mine: str, theirs: str) -> float:
 
 def peak_memory(kind: str, source: str, steps: int) -> int:
     """Return the peak memory in MB of a fresh process that trains for a few steps."""
-    command = [sys.executable, __file__, "--memory-of", kind, "--data", source, "--steps", str(steps)]
+    command = [
+        sys.executable,
+        __file__,
+        "--memory-of",
+        kind,
+        "--data",
+        source,
+        "--steps",
+        str(steps),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout.strip().splitlines()[-1])
 
@@ -309,13 +343,23 @@ def memory_of(kind: str, source: str, steps: int) -> None:
 
 
 KINDS = [
-    "ours:nll", "ours:a_lol", "trl:sft", "ours:dpo", "trl:dpo", "trl:dpo_precomputed",
-    "ours:a_lol@top", "trl:sft@top", "ours:dpo@top", "trl:dpo@top",
+    "ours:nll",
+    "ours:a_lol",
+    "trl:sft",
+    "ours:dpo",
+    "trl:dpo",
+    "trl:dpo_precomputed",
+    "ours:a_lol@top",
+    "trl:sft@top",
+    "ours:dpo@top",
+    "trl:dpo@top",
 ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one round, few steps, SFT only")
     parser.add_argument("--data", default="sample", help="HHA file in PRO's format")
     parser.add_argument("--rounds", type=int, default=3)
@@ -334,7 +378,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         differences = {} if options.quick else loss_differences(options.data, Path(name))
         found = measure(kinds, options.data, rounds, steps, Path(name))
-    ratios: dict[str, float] = {"a_lol_tokens_vs_trl_sft_trunk_cache": ratio(found, "ours:a_lol@top", "trl:sft@top")}
+    ratios: dict[str, float] = {
+        "a_lol_tokens_vs_trl_sft_trunk_cache": ratio(found, "ours:a_lol@top", "trl:sft@top")
+    }
     if not options.quick:
         ratios |= {
             "a_lol_step_vs_nll_step": round(1 / ratio(found, "ours:a_lol", "ours:nll"), 2),
@@ -353,7 +399,13 @@ def main() -> None:
 
 def write_results(ratios: dict[str, float], found: dict[str, list[Timing]]) -> None:
     """Keep a full run's numbers."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     content = {
         "date": date.today().isoformat(),
         "commit": commit.stdout.strip(),
@@ -361,7 +413,8 @@ def write_results(ratios: dict[str, float], found: dict[str, list[Timing]]) -> N
         "peer": f"trl {version('trl')}",
         "torch": version("torch"),
         "tokens_per_second": {
-            kind: [round(timing.tokens_per_second, 1) for timing in timings] for kind, timings in found.items()
+            kind: [round(timing.tokens_per_second, 1) for timing in timings]
+            for kind, timings in found.items()
         },
         "ratios": ratios,
     }

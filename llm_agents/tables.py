@@ -1,6 +1,6 @@
 """Generated tables: the recipes' page and the README's method table, from the recipes themselves.
 
-``python -m llm_agents.tables`` rewrites them; ``--check`` only says what is out of date and exits 1.
+``python -m llm_agents.tables`` rewrites them; ``--check`` only names what is out of date, exit 1.
 """
 
 from __future__ import annotations
@@ -99,7 +99,13 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 def number(value: object) -> str:
     """Write a number, or say that there is none."""
-    return "not established" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        "not established"
+        if value is None
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def recipes_table() -> str:
@@ -108,7 +114,9 @@ def recipes_table() -> str:
     for path in recipe_files():
         head = head_comment(path)
         name = path.relative_to(ROOT / "recipes")
-        needs = next((line.removeprefix("Needs: ") for line in head if line.startswith("Needs: ")), "")
+        needs = next(
+            (line.removeprefix("Needs: ") for line in head if line.startswith("Needs: ")), ""
+        )
         rows.append(f"| [`{name}`]({name}) | {head[0] if head else ''} | {needs} |")
     return "\n".join(rows)
 
@@ -117,10 +125,10 @@ def results_rows() -> Iterator[str]:
     """Yield a row for each entry of each recipe's `reproduces`."""
     for path in recipe_files():
         for entry in load_recipe(path).get("reproduces") or []:
-            yield (
-                f"| `{path.relative_to(ROOT)}` | {entry['paper']} | {entry['table']} | {entry['metric']} "
-                f"| {number(entry.get('paper_value'))} | {number_or_pending(entry.get('our_value'))} |"
-            )
+            published = number(entry.get("paper_value"))
+            ours = number_or_pending(entry.get("our_value"))
+            named = " | ".join(str(entry[key]) for key in ("paper", "table", "metric"))
+            yield f"| `{path.relative_to(ROOT)}` | {named} | {published} | {ours} |"
 
 
 def number_or_pending(value: object) -> str:
@@ -169,7 +177,9 @@ def fill(text: str, name: str, table: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Rewrite the tables, or with ``--check`` name those that are out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on a difference")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 on a difference"
+    )
     options = parser.parse_args(arguments)
     stale = []
     for file, tables in TABLES.items():
@@ -184,7 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.check:
             path.write_text(new, encoding="utf8")
     word = "out of date" if options.check else "rewritten"
-    sys.stdout.write("".join(f"{word}: {file}\n" for file in stale) or "all tables are up to date\n")
+    sys.stdout.write(
+        "".join(f"{word}: {file}\n" for file in stale) or "all tables are up to date\n"
+    )
     return int(options.check and bool(stale))
 
 

@@ -1,4 +1,4 @@
-"""What passes between data, methods and rewards: frozen containers of tensors and plain protocols."""
+"""What passes between data, methods and rewards: frozen containers and plain protocols."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class TokenBatch(_Movable):
         prompt_mask: ``[B, P]`` bool, True = real token.
         response_ids: ``[B, T]`` int64, **right**-padded, end token included where the text has one.
         response_mask: ``[B, T]`` bool, True = token is scored. Every row has at least one.
-        rows: ``[B]`` int64, position of each row in its source's response table (cache key); -1 if none.
+        rows: ``[B]`` int64, position of each row in its source's response table (cache key); -1 if
+            it has none.
     """
 
     prompt_ids: Tensor
@@ -65,9 +66,10 @@ class TokenBatch(_Movable):
         return int(self.prompt_mask.sum() + self.response_mask.sum())
 
     def select(self, index: Tensor) -> TokenBatch:
-        """Return the rows `index` (``[N]`` int64 or bool), with columns that became all padding cut off."""
+        """Return the rows `index` (``[N]`` int64 or bool), without columns of padding only."""
         prompt_mask, response_mask = self.prompt_mask[index], self.response_mask[index]
-        first = int(prompt_mask.any(0).float().argmax()) if prompt_mask.any() else prompt_mask.shape[1]
+        used = prompt_mask.any(0)
+        first = int(used.float().argmax()) if bool(used.any()) else prompt_mask.shape[1]
         last = int(response_mask.sum(1).max()) if len(response_mask) else 0
         return TokenBatch(
             prompt_ids=self.prompt_ids[index][:, first:],
@@ -178,7 +180,7 @@ class OfflineSource(Protocol):
         """Return N, the number of training responses (all responses of all training prompts)."""
 
     def table_rewards(self) -> Tensor:
-        """Return ``[N]`` float32 stored rewards in the objective's range; NaN where there are none."""
+        """Return ``[N]`` float32 stored rewards in the objective's range; NaN for a missing one."""
 
     def table_preferred(self) -> Tensor:
         """Return ``[N]`` bool, True = the response the data call good (index ``sft_index``)."""

@@ -188,6 +188,10 @@ class LanguagePolicy(nn.Module):
         """Return how many of the lowest layers carry no adapter and nothing that trains."""
         return frozen_depth(self.causal_model)
 
+    def train(self, mode: bool = True) -> Self:
+        """Switch dropout of the adapter on or off; a frozen policy stays in eval mode."""
+        return super().train(mode and self.trainable)
+
     # --- text -----------------------------------------------------------------------------------
 
     def encode_prompt(

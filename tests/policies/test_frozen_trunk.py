@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -161,3 +163,31 @@ def test_the_user_s_cache_is_the_default_folder(make_policy, make_batch, monkeyp
     policy.use_trunk_cache(None)
     assert policy.fill_trunk_cache([make_batch(policy, PAIRS)]) == len(PAIRS)
     assert list((tmp_path / "trunk").glob("*/store.json"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "bfloat16"},
+        pytest.param(
+            {"quantization": "nf4"},
+            marks=pytest.mark.skipif(
+                find_spec("bitsandbytes") is None, reason="the extra `quantized` is missing"
+            ),
+        ),
+    ],
+    ids=["bfloat16", "nf4"],
+)
+def test_other_precisions_go_through_the_store_unchanged(
+    make_policy, make_batch, tmp_path, options
+):
+    cached, plain = both(make_policy, "llama", tmp_path, **options)
+    tolerance = 5e-2 if "dtype" in options else 1e-4
+    batch = make_batch(plain, PAIRS)
+    for _ in range(2):
+        torch.testing.assert_close(
+            cached.log_probs(batch), plain.log_probs(batch), atol=tolerance, rtol=0
+        )
+    cached.sequence_log_probs(batch).sum().backward()
+    assert all(p.grad is not None for _, p in cached.trainable_parameters())
+    assert cached.fill_trunk_cache([batch]) == 0

