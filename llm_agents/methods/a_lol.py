@@ -201,8 +201,9 @@ class ALoL(OfflineModule):
         self.advantage_stats = advantage_stats(
             advantages=found, rewards=rewards, values=self.values, preferred=preferred
         )
+        # `log_dir` is a broadcast: every process must ask for it.
+        folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         if self.trainer.is_global_zero:
-            folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
             write_report(folder, self.advantage_stats, advantages=found, preferred=preferred)
             self.log_now(self._value_metrics())
         _logger.info("advantages: %s", self.advantage_stats)

@@ -98,7 +98,7 @@ def pack_rows(rows: CausalRows) -> PackedRows | None:
         if end > start:
             segments.append(Segment(start, end, prefix))
         sources.extend(range(row * width + first, row * width + last))
-        positions.extend(range(0, last - first))
+        positions.extend(range(first, last))
         places[row, first:last] = torch.arange(start, end)
         return start, end
 
