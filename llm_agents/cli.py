@@ -85,7 +85,8 @@ def _show_messages() -> None:
     root = logging.getLogger()
     if not any(isinstance(handler, _Lines) for handler in root.handlers):
         root.addHandler(_Lines())
-    logging.getLogger("llm_agents").setLevel(logging.INFO)
+    rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
+    logging.getLogger("llm_agents").setLevel(logging.INFO if rank == "0" else logging.WARNING)
 
 
 class _Lines(logging.Handler):

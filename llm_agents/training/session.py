@@ -208,7 +208,6 @@ def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSi
         fit(cli, run)
         if cli.trainer.is_global_zero:
             save_trained(cli.model, run.adapter, data=cli.datamodule, recipe=recipe)
-            log.info("best weights: %s", run.adapter)
     if "evaluate" in cli.run_config.stages and cli.trainer.is_global_zero:
         evaluate_trained(cli, run)
 

@@ -269,6 +269,7 @@ def test_reference_puts_everything_back(make_policy, make_batch, sft, loaded):
     options = {"adapter": str(sft)} if loaded else {"lora": LoraConfig(dropout=0.1)}
     policy = make_policy("llama", **options)
     batch = make_batch(policy, PAIRS)
+    next(policy.trainable_parameters())[1].requires_grad_(False)  # PEFT would set it to True again
     flags = [(name, p.requires_grad) for name, p in policy.named_parameters()]
     modes = [(name, m.training) for name, m in policy.named_modules()]
     policy.eval()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,14 +69,16 @@ def assert_same(first: str, second: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, cache_root: Path) -> Path:
-    """Return a folder with an unbroken run in it."""
+def whole(tmp_path_factory: pytest.TempPathFactory, cache_root: Path) -> Iterator[Path]:
+    """Go to a folder with an unbroken run in it."""
     del cache_root
     folder = tmp_path_factory.mktemp("resume")
     shutil.copyfile(Path(__file__).with_name("toy_method.py"), folder / "toy_method.py")
-    os.chdir(folder)
+    patch = pytest.MonkeyPatch()
+    patch.chdir(folder)
     finish(command("a_lol_hha.yaml", "whole"))
-    return folder
+    yield folder
+    patch.undo()
 
 
 def test_a_second_run_is_the_same(whole: Path) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,3 +119,24 @@ def test_lines_of_progress_where_there_is_no_terminal(
     assert steps == ["step 1/6", "step 2/6", "step 4/6", "step 6/6"]
     assert [line for line in lines if "val/loss" in line]
     assert not [line for line in lines if "GPU available" in line]
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_run(toy: Run) -> None:
+    words = ["run", "toy.yaml", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    words += ["--run.folder", "two"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    for more in ([], ["--trainer.max_steps", "8", "--resume", "auto"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "llm_agents", *words, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stderr.count("run folder: two") == 1  # the other process is quiet
+    assert toy("--run.folder", "one", "--trainer.max_steps", "8") == 0
+    assert Path("two/metrics.csv").read_text() == Path("one/metrics.csv").read_text()
+    names = sorted(path.name for path in Path("two/checkpoints").iterdir())
+    assert names == ["step-00000006.ckpt", "step-00000008.ckpt"]

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from lightning.pytorch import Trainer
+from rich.console import Console
+
+from llm_agents.training.progress import RunProgress
+
+
+def test_a_terminal_sees_a_bar_with_loss_and_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    from toy_method import ToyData, ToyMethod
+
+    screen = io.StringIO()
+    progress = RunProgress(10, Console(file=screen, force_terminal=True, width=120))
+    trainer = Trainer(
+        max_steps=4,
+        val_check_interval=2,
+        callbacks=[progress],
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(ToyMethod(), datamodule=ToyData())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "train" in shown
+    assert "4/4" in shown
+    assert re.search(r"loss \d", shown)
+    assert re.search(r"val loss \d", shown)
+    assert progress._bar is None  # the terminal was given back
