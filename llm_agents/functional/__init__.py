@@ -44,7 +44,6 @@ from llm_agents.functional.preference import (
     pro_loss,
     regression_loss,
 )
-from llm_agents.functional.statistics import BootstrapInterval, bootstrap_interval, distinct_n
 from llm_agents.functional.weighted_nll import LolLoss, clipped_ratio
 
 __all__ = [
@@ -52,7 +51,6 @@ __all__ = [
     "SAMPLING_STRATEGIES",
     "AdvantageStatistics",
     "Algorithm",
-    "BootstrapInterval",
     "DpoLoss",
     "LolLoss",
     "PreferenceLoss",
@@ -66,10 +64,8 @@ __all__ = [
     "a_lol_seq_loss",
     "advantage_statistics",
     "advantages",
-    "bootstrap_interval",
     "bradley_terry_loss",
     "clipped_ratio",
-    "distinct_n",
     "dpo_loss",
     "gather_log_probs",
     "leftover_advantages",

@@ -193,6 +193,7 @@ class ALoL(OfflineModule):
             reward, self.generation, self.clean
         )
         self.value_fit = reference.value_fit(targets, reward.high, self.value)
+        self._warn_of_a_bad_fit(self.value_fit)
         self.values, self.ref_log_probs = reference.values(
             self.value_fit.head, wants_log_probs=wants_log_probs
         )
@@ -201,12 +202,23 @@ class ALoL(OfflineModule):
         self.advantage_stats = advantage_stats(
             advantages=found, rewards=rewards, values=self.values, preferred=preferred
         )
-        # `log_dir` is a broadcast: every process must ask for it.
-        folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         if self.trainer.is_global_zero:
+            # Not `log_dir`: that is a broadcast, and processes prepare one after another.
+            folder = Path(self.trainer.default_root_dir)
             write_report(folder, self.advantage_stats, advantages=found, preferred=preferred)
             self.log_now(self._value_metrics())
         _logger.info("advantages: %s", self.advantage_stats)
+
+    def _warn_of_a_bad_fit(self, fit: ValueFit) -> None:
+        """Say so if the value head is further from its targets than their mean is."""
+        error = min(fit.epoch_mse)
+        if error > 2 * fit.target_variance + 1e-4:
+            _logger.warning(
+                "the value fit has learned nothing: its error %.4f is above the targets' variance "
+                "%.4f, so that advantages mean little. Lower `value.lr`, or raise `value.epochs`",
+                error,
+                fit.target_variance,
+            )
 
     def _value_metrics(self) -> dict[str, float]:
         """Return what the logs keep of the value fit and the advantages."""

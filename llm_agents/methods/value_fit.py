@@ -20,8 +20,8 @@ class ValueFitConfig:
 
     Args:
         epochs: Passes over the validation prompts; the one with the lowest training error is kept.
-        lr: Learning rate. The authors' 1e-5 goes with 180 updates of a head 4,096 wide; small
-            models take 1e-4 to 1e-3.
+        lr: Learning rate. The authors' 1e-5 serves small models too; 1e-3 drives the sigmoid of a
+            head 576 wide into saturation, where it stays.
         batch_size: Prompts an update.
         betas: Decay of AdamW's moments.
         eps: AdamW's epsilon.

@@ -72,7 +72,7 @@ def save_trained(
     ).write(unfinished)
     (unfinished / RECIPE_FILE).write_text(recipe, encoding="utf8")
     replace_folder(unfinished, folder)
-    log.info("best weights: %s", folder)
+    log.info("adapter: %s", folder)
 
 
 def method_name(module: LightningModule) -> str:

@@ -4,6 +4,7 @@
 ``recipe.yaml``     the resolved recipe
 ``versions.json``   packages, Python, commit, device, command
 ``metrics.csv``     every logged number by optimizer step
+``data.json``       rows of each split that were dropped or changed, with the reason
 ``tensorboard/``    the same for TensorBoard
 ``checkpoints/``    ``step-00000100.ckpt``: adapters, heads, optimizer, random and data state
 ``adapter/``        the best weights, as the zoo keeps them

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from typing_extensions import override
 
+from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
 from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
@@ -206,6 +207,8 @@ def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSi
     log.info("run folder: %s", run.path)
     if "fit" in cli.run_config.stages:
         fit(cli, run)
+        if cli.trainer.is_global_zero and isinstance(cli.datamodule, OfflineDataModule):
+            cli.datamodule.save_report(run.path / "data.json")
         if cli.trainer.is_global_zero:
             save_trained(cli.model, run.adapter, data=cli.datamodule, recipe=recipe)
     if "evaluate" in cli.run_config.stages and cli.trainer.is_global_zero:

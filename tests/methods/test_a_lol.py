@@ -12,6 +12,8 @@ import torch
 from llm_agents.errors import UserError
 from llm_agents.functional.lol import ALGORITHMS
 from llm_agents.methods import ALoL, OfflineOptions, ValueFitConfig
+from llm_agents.methods.value_fit import ValueFit
+from llm_agents.policies.heads import ValueHead
 
 FAST_VALUE = ValueFitConfig(epochs=2, lr=1e-3)
 EXACT_VALUE = ValueFitConfig(epochs=100, lr=1e-2, dropout=0.0)
@@ -277,3 +279,14 @@ def test_every_family_starts_at_ratio_1(toy: Any, family: str) -> None:
     trainer = toy.trainer(1, limit_val_batches=0)
     trainer.fit(make(toy, policy), datamodule=toy.data())
     assert abs(float(trainer.callback_metrics["train/log_ratio"])) < 1e-4
+
+
+def test_a_value_fit_that_learned_nothing_is_reported(
+    caplog: pytest.LogCaptureFixture, toy: Any
+) -> None:
+    module, head = make(toy), ValueHead(8)
+    with caplog.at_level("WARNING"):
+        module._warn_of_a_bad_fit(ValueFit(head, (0.02, 0.012), 0.013))
+        assert not caplog.records
+        module._warn_of_a_bad_fit(ValueFit(head, (0.3, 0.29), 0.013))
+    assert "0.2900 is above the targets' variance 0.0130" in caplog.text

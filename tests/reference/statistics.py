@@ -1,4 +1,4 @@
-"""Statistics in plain loops, and quantiles by their definition."""
+"""Quantiles by their definition."""
 
 from __future__ import annotations
 
@@ -13,16 +13,3 @@ def quantile(numbers: Sequence[float], level: float) -> float:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-def all_resampled_means(values: Sequence[float]) -> list[float]:
-    """Return the means of all N**N equally likely resamples."""
-    size = len(values)
-    found = []
-    for number in range(size**size):
-        total = 0.0
-        for _ in range(size):
-            number, which = divmod(number, size)
-            total += values[which]
-        found.append(total / size)
-    return found
