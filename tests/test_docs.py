@@ -59,3 +59,13 @@ def test_a_command_that_the_docs_show_is_sound(
         words.append("--print_config")
     assert main(words) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_readmes_first_lines_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = blocks(ROOT / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.split()) > 3
