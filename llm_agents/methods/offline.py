@@ -34,12 +34,12 @@ from llm_agents.methods.validation import (
     Answers,
     Scores,
     answer,
-    eval_mode,
     score,
 )
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.backbone import build_optimizer
 from llm_agents.policies.bundled import cache_folder
+from llm_agents.policies.modes import evaluation
 from llm_agents.types import (
     GenerationConfig,
     OfflineSource,
@@ -275,7 +275,7 @@ class OfflineModule(LightningModule):
         if resumed is None:
             self._score_reference()
         elif self._validation_is_due():
-            with isolate_rng(), eval_mode(self), torch.no_grad():
+            with isolate_rng(), evaluation(self), torch.no_grad():
                 self._validated = [self.validate(batch) for batch in self._validation_batches()]
                 self.log_now(self._conclude_validation())
 
@@ -288,7 +288,7 @@ class OfflineModule(LightningModule):
             words = float(self.reference_scores.words.mean())
             metrics = {"val/reward": bar, "val/reference_reward": bar, "val/words": words}
         elif self.reward is None:
-            with isolate_rng(), eval_mode(self), torch.no_grad(), self.policy.reference():
+            with isolate_rng(), evaluation(self), torch.no_grad(), self.policy.reference():
                 parts = [self.validate(batch) for batch in self._validation_batches()]
             if not parts:
                 return

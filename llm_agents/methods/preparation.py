@@ -24,13 +24,13 @@ from llm_agents.methods.validation import (
     Scores,
     answer,
     check_rewards,
-    eval_mode,
     prompts_digest,
     score,
 )
 from llm_agents.methods.value_fit import ValueFit, ValueFitConfig, fit_value_head
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import ValueHead
+from llm_agents.policies.modes import evaluation
 from llm_agents.types import GenerationConfig, OfflineSource, Reward, TokenBatch
 
 
@@ -247,7 +247,7 @@ class Reference:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """Switch to the reference: frozen, dropout off, in the precision of training."""
-        with eval_mode(self.policy), torch.no_grad(), self.autocast(), self.policy.reference():
+        with evaluation(self.policy), torch.no_grad(), self.autocast(), self.policy.reference():
             yield
 
 

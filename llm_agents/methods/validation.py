@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.modes import evaluation
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
 
 
@@ -84,7 +84,7 @@ def answer(
     prompts: list[Prompt] = []
     texts: list[str] = []
     generator = torch.Generator(device=policy.device).manual_seed(0)
-    with eval_mode(policy):
+    with evaluation(policy):
         for batch in batches:
             found = policy.generate(batch.to(policy.device), generation, generator)
             rows += batch.rows.tolist()
@@ -149,18 +149,6 @@ def check_rewards(
             f"({int(outside.sum())} of {len(rewards)} lie outside): raw logits need "
             "`reward_transform: sigmoid` in the data, other scales a reward with their range"
         )
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Turn dropout off inside, and put every submodule back into its mode afterwards."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
 
 
 def prompts_digest(batches: Iterable[PromptBatch]) -> str:

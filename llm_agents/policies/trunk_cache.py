@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from llm_agents.policies.modes import evaluation
 from llm_agents.policies.trunk_store import TrunkStore, content_key
 
 __all__ = [
@@ -161,7 +162,7 @@ def capture_layer_input(model: nn.Module, depth: int) -> Iterator[Captured]:
             _input_recorder(captured), with_kwargs=True
         )
     try:
-        with _eval_mode(model), torch.no_grad():
+        with evaluation(model), torch.no_grad():
             yield captured
     except _EndPassError:
         pass
@@ -218,7 +219,7 @@ def trunk_path_matches(model: nn.Module, depth: int, tolerance: float = 1e-5) ->
     vocabulary: int = base.config.get_text_config().vocab_size
     ids = torch.randint(vocabulary, (2, 12), generator=generator).to(device)
     try:
-        with _eval_mode(model), torch.no_grad():
+        with evaluation(model), torch.no_grad():
             full = model(input_ids=ids, use_cache=False)[0]
             hidden = _states_below(model, depth, ids)
             with bypass_lower_layers(model, depth, hidden):
@@ -258,18 +259,6 @@ def _base_model(model: nn.Module) -> Any:  # noqa: ANN401  (any class of transfo
 def _is_adapter(module: nn.Module) -> bool:
     """Tell whether PEFT put this module there; PEFT itself is not imported here."""
     return hasattr(type(module), "adapter_layer_names")
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Switch every module to eval mode and afterwards back to the mode that it was in."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _first(output: Any) -> Tensor:  # noqa: ANN401  (layers return a tensor or a tuple)
@@ -334,7 +323,7 @@ def _num_extra_outputs(model: nn.Module) -> int | None:
         handle = first.register_forward_hook(record)
         ids = torch.zeros(1, 2, dtype=torch.int64, device=next(model.parameters()).device)
         try:
-            with _eval_mode(model), torch.no_grad():
+            with evaluation(model), torch.no_grad():
                 base(input_ids=ids, use_cache=False)
         except _EndPassError:
             _extra_outputs[base] = found[0]
