@@ -173,6 +173,111 @@ class Reward(ABC):
         """Return ``[B]`` float32 scores on the CPU; the shape holds for ``B = 1`` too."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What an agent is asked at one step: a prompt, and the actions that the world admits.
+
+    Args:
+        prompt: Ends in an unfinished clause, without a trailing space; the action goes on with it.
+        actions: Distinct texts that start without a space; empty only after an episode's end.
+    """
+
+    prompt: str
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Decisions(_Movable):
+    """An agent's answers to E choices, with what its update needs to know of them.
+
+    A *unit* is what gets an importance ratio and an advantage of its own: the whole action (L = 1)
+    in PPO on actions, each token of it in POAD.
+
+    Args:
+        index: ``[E]`` int64, position of the action in its choice's list.
+        log_probs: ``[E, L]`` float32, log-prob of each unit under the collecting policy.
+        values: ``[E, L]`` float32, value before each unit; column 0 is the observation's.
+        mask: ``[E, L]`` bool, True = unit; right-padded, at least one a row.
+    """
+
+    index: Tensor
+    log_probs: Tensor
+    values: Tensor
+    mask: Tensor
+
+
+class Agent(Protocol):
+    """What collects experience: a policy over admissible actions with a value of observations."""
+
+    def act(self, choices: Sequence[Choice], generator: torch.Generator) -> Decisions:
+        """Return a decision for each choice, without gradient, in eval mode."""
+
+    def state_values(self, choices: Sequence[Choice]) -> Tensor:
+        """Return ``[E]`` float32: the value of each prompt; the actions may be empty."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode.
+
+    Args:
+        discounted_return: As the world's paper reports it, with the world's own discount.
+        undiscounted_return: Sum of the rewards.
+        num_decisions: Steps that the agent took.
+        num_primitive_steps: Steps of the world; more where actions are macros.
+        success: Whether the task was done.
+        world: Index of the world in its vector.
+    """
+
+    discounted_return: float
+    undiscounted_return: float
+    num_decisions: int
+    num_primitive_steps: int
+    success: bool
+    world: int = 0
+
+
+@dataclass(frozen=True)
+class Rollout(_Movable):
+    """T steps of E worlds: what an online method trains on.
+
+    Args:
+        choices: T · E choices, step by step: that of world ``e`` at step ``t`` is ``t * E + e``.
+        index: ``[T, E]`` int64, the action taken.
+        log_probs: ``[T, E, L]`` float32, see `Decisions`.
+        values: ``[T, E, L]`` float32, see `Decisions`.
+        mask: ``[T, E, L]`` bool, see `Decisions`.
+        rewards: ``[T, E]`` float32.
+        terminated: ``[T, E]`` bool, the world ended after the step.
+        truncated: ``[T, E]`` bool, a limit cut the episode after the step.
+        durations: ``[T, E]`` int64, primitive steps that the action took, ≥ 1.
+        next_values: ``[T, E]`` float32, value of the observation that followed, before any reset;
+            0 where the world ended.
+        episodes: Episodes that ended in this rollout.
+        number: Number of this rollout, from 0.
+        num_rollouts: How many rollouts the whole run has.
+    """
+
+    choices: tuple[Choice, ...]
+    index: Tensor
+    log_probs: Tensor
+    values: Tensor
+    mask: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    durations: Tensor
+    next_values: Tensor
+    episodes: tuple[Episode, ...]
+    number: int
+    num_rollouts: int
+
+    @property
+    def num_steps(self) -> int:
+        """Return T · E."""
+        return int(self.index.numel())
+
+
 class OfflineSource(Protocol):
     """What an offline method may ask of its data before and during training."""
 

@@ -1,0 +1,1 @@
+"""Online batches: TorchRL collects experience from text worlds."""
