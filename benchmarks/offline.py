@@ -44,11 +44,12 @@ from transformers import TrainerCallback
 from llm_agents.data import HHAData
 from llm_agents.data.selection import RowRules
 from llm_agents.functional.lol import nll_loss
+from llm_agents.functional.preference import dpo_loss
 from llm_agents.methods import DPO, ALoL
 from llm_agents.methods.settings import OptimizerConfig
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.rewards import CallableReward
-from llm_agents.types import GenerationConfig
+from llm_agents.types import GenerationConfig, TokenBatch
 
 BASE = "smollm2-135m-instruct"
 MICRO_BATCH = 4
@@ -258,23 +259,62 @@ def timed_peer(
 
 
 def loss_differences(source: str, folder: Path) -> dict[str, float]:
-    """Return how far the two libraries' losses on the same micro-batch and adapter are apart."""
-    policy, other = make_policy(None, False), make_policy(None, False)
-    data, pairs = texts(source, MICRO_BATCH, policy)
-    policy.eval()
-    trainer, _ = peer("sft", other, pairs, 1, folder)
-    other.model.eval()
-    table = torch.arange(0, 2 * MICRO_BATCH, 2)
-    batch = next(iter(data.table_batches(10**9)))
-    order = torch.stack([(batch.rows == row).nonzero()[0, 0] for row in table])
-    chosen = batch.select(order)
-    with torch.no_grad():
-        log_probs = policy.log_probs(chosen)
-        mine = nll_loss(log_probs=log_probs, response_mask=chosen.response_mask).per_sequence.sum()
+    """Return how far the two libraries' losses on the same micro-batch and adapter are apart.
+
+    For DPO, both start from the same saved adapter, which is the reference, and are then moved away
+    from it by the same amount.
+    """
+    make_policy(None, False).save_adapter(folder / "start")
+    differences = {}
+    for kind in ("sft", "dpo"):
+        policy, other = (
+            LanguagePolicy.from_pretrained(BASE, adapter=str(folder / "start")) for _ in range(2)
+        )
+        data, pairs = texts(source, MICRO_BATCH, policy)
+        trainer, _ = peer(kind, other, pairs, 1, folder)
+        for changed in (policy, other):
+            nudge(changed)
+            changed.eval()
+        batch = next(iter(data.table_batches(10**9)))
+        order = [int((batch.rows == row).nonzero()[0, 0]) for row in range(2 * MICRO_BATCH)]
         inputs = trainer.data_collator([trainer.train_dataset[i] for i in range(MICRO_BATCH)])
-        theirs = trainer.compute_loss(trainer.model, dict(inputs))
-    per_token = float(mine) / int(chosen.response_mask.sum())
-    return {"nll": abs(per_token - float(theirs))}
+        with torch.no_grad():
+            mine = our_loss(kind, policy, batch.select(torch.tensor(order)))
+            theirs = trainer.compute_loss(trainer.model, dict(inputs))
+        print(f"{kind} loss: ours {mine:.6f}, TRL {float(theirs):.6f}", flush=True)
+        differences["nll" if kind == "sft" else kind] = abs(mine - float(theirs))
+    return differences
+
+
+def nudge(policy: LanguagePolicy) -> None:
+    """Move the adapter that trains a little, the same way every time."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B.default" in name:
+                parameter.add_(0.01 * torch.randn(parameter.shape, generator=generator))
+
+
+def our_loss(kind: str, policy: LanguagePolicy, rows: TokenBatch) -> float:
+    """Return our loss of pairs of rows, chosen before rejected, as TRL averages it."""
+    if kind == "dpo":
+        found = policy.sequence_log_probs(rows)
+        with policy.reference():
+            reference = policy.sequence_log_probs(rows)
+        return float(
+            dpo_loss(
+                chosen=found[::2],
+                rejected=found[1::2],
+                ref_chosen=reference[::2],
+                ref_rejected=reference[1::2],
+                beta=0.1,
+                reference_free=False,
+            ).loss
+        )
+    chosen = rows.select(torch.arange(0, len(rows), 2))
+    log_probs = policy.log_probs(chosen)
+    total = nll_loss(log_probs=log_probs, response_mask=chosen.response_mask).per_sequence.sum()
+    return float(total) / int(chosen.response_mask.sum())
 
 
 def measure(
@@ -389,9 +429,13 @@ def main() -> None:
             "dpo_tokens_vs_trl_dpo_precomputed": ratio(found, "ours:dpo", "trl:dpo_precomputed"),
             "dpo_tokens_vs_trl_dpo_trunk_cache": ratio(found, "ours:dpo@top", "trl:dpo@top"),
         }
-        mine, theirs = (peak_memory(kind, options.data, 4) for kind in ("ours:dpo", "trl:dpo"))
-        print(f"peak memory of a DPO process: ours {mine} MB, TRL {theirs} MB")
-        ratios["memory_vs_trl_dpo"] = round(theirs / mine, 2)
+        for name, pair in {
+            "dpo": ("ours:dpo", "trl:dpo"),
+            "sft": ("ours:a_lol", "trl:sft"),
+        }.items():
+            mine, theirs = (peak_memory(kind, options.data, 4) for kind in pair)
+            print(f"peak memory of a process: {pair[0]} {mine} MB, {pair[1]} {theirs} MB")
+            ratios[f"memory_vs_trl_{name}"] = round(theirs / mine, 2)
         ratios |= {f"loss_difference_{name}": value for name, value in differences.items()}
         write_results(ratios, found)
     print(json.dumps(ratios))

@@ -30,12 +30,7 @@ from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.methods.step_means import Losses, StepMeans
 from llm_agents.methods.trainer_budget import TrainerBudget
-from llm_agents.methods.validation import (
-    Answers,
-    Scores,
-    answer,
-    score,
-)
+from llm_agents.methods.validation import Answers, Scores, answer, score
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.backbone import build_optimizer
 from llm_agents.policies.bundled import cache_folder
@@ -132,6 +127,11 @@ class OfflineModule(LightningModule):
         return 1.0
 
     # --- what methods use -----------------------------------------------------------------------
+
+    @property
+    def is_resumed(self) -> bool:
+        """Tell whether a checkpoint was loaded: what trains is no longer at its start."""
+        return self._resumed is not None
 
     @property
     def reward(self) -> Reward | None:

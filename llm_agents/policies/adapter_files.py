@@ -15,6 +15,7 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.policies.base_model import LoadedBase, num_layers
 from llm_agents.policies.bundled import ALIASES
+from llm_agents.policies.pickled_adapters import PICKLED_WEIGHTS, converted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,36 +26,40 @@ BASE_FILE = "adapter_base.json"
 
 
 def locate_adapter(name: str, revision: str | None = None) -> Path:
-    """Return the folder of an adapter: a folder here, or the cached download of a Hub id."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-        )
+    """Return the folder of an adapter: a folder here, or the cached download of a Hub id.
 
-        try:
-            folder = Path(
-                snapshot_download(
-                    name, revision=revision, allow_patterns=["*.json", "*.safetensors"]
-                )
-            )
-        except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-            raise UserError(
-                f"adapter {name!r}: there is no such folder ({folder.absolute()}), and the Hub "
-                f"gave none: {error}"
-            ) from error
+    Weights that were published as a pickle are converted into a folder of the user's cache.
+
+    Raises:
+        UserError: There is no such folder or repository, or it holds no adapter.
+    """
+    folder = Path(name).expanduser()
+    is_here = folder.is_dir()
+    if not is_here:
+        folder = _download(name, revision, ["*.json", "*.safetensors"])
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"adapter {name!r}: {folder} has no adapter_config.json")
-    if not (folder / WEIGHTS_FILE).is_file():
+    if (folder / WEIGHTS_FILE).is_file():
+        return folder
+    if not is_here:
+        folder = _download(name, revision, ["*.json", PICKLED_WEIGHTS])
+    if not (folder / PICKLED_WEIGHTS).is_file():
+        raise UserError(f"adapter {name!r}: {folder} has no adapter_model.safetensors")
+    return converted(folder)
+
+
+def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
+    """Return the snapshot of a repository with the files that match."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise UserError(
-            f"adapter {name!r}: {folder} has no adapter_model.safetensors. Pickled weights "
-            "(adapter_model.bin) can run any code when read: convert them with peft's "
-            "`save_pretrained`"
-        )
-    return folder
+            f"adapter {name!r}: there is no such folder ({Path(name).expanduser().absolute()}), "
+            f"and the Hub gave none: {error}"
+        ) from error
 
 
 def check_base(base: LoadedBase, folder: Path, recorded: str | None) -> None:

@@ -1,17 +1,21 @@
-"""Small networks on a language model's hidden states: value of a prompt, reward of a response."""
+"""Small networks on a language model's hidden states, and the files that hold them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
+from llm_agents.policies.state_value import StateValueHead
 
 _FORMAT_VERSION = 1
+
+Pooling = Literal["last", "summary"]
 
 
 class ValueHead(nn.Module):
@@ -79,45 +83,72 @@ class ValueHead(nn.Module):
 
 
 class RewardHead(nn.Module):
-    """Reward of a response: a linear function of the hidden state of its last token.
+    """Reward of a response: a linear function of hidden states.
 
     The reward is unbounded, as a classifier's logit is; a sigmoid belongs to the caller.
 
     Args:
         hidden_size: H.
-        dropout: Share of hidden units dropped in training.
+        dropout: Share of the features dropped in training.
+        pooling: What the function reads: the state of the response's ``last`` token, or the
+            ``summary``: those of the prompt's last token, the response's mean and its last token.
     """
 
-    def __init__(self, hidden_size: int, dropout: float = 0.0) -> None:
+    def __init__(self, hidden_size: int, dropout: float = 0.0, pooling: Pooling = "last") -> None:
         super().__init__()
-        self.config: dict[str, int | float] = {"hidden_size": hidden_size, "dropout": dropout}
+        if pooling not in get_args(Pooling):
+            raise UserError(f"expected `pooling` last or summary, got {pooling!r}")
+        self.config: dict[str, int | float | str] = {
+            "hidden_size": hidden_size,
+            "dropout": dropout,
+            "pooling": pooling,
+        }
+        self.hidden_size, self.pooling = hidden_size, pooling
+        num_features = hidden_size if pooling == "last" else 3 * hidden_size
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(hidden_size, 1)
-        nn.init.normal_(self.output.weight, std=(hidden_size + 1) ** -0.5)
+        self.output = nn.Linear(num_features, 1)
+        nn.init.normal_(self.output.weight, std=(num_features + 1) ** -0.5)
         nn.init.zeros_(self.output.bias)
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the rewards of responses.
+    def features(self, hidden: Tensor, mask: Tensor, prompt_end: Tensor | None = None) -> Tensor:
+        """Return what the linear function reads.
 
         Args:
             hidden: ``[B, T, H]`` hidden states after the final norm, at response positions.
             mask: ``[B, T]`` bool, True = real token; at least one a row, padding anywhere.
+            prompt_end: ``[B, H]`` state of the prompt's last token, for ``summary``.
 
         Returns:
-            ``[B]`` float32.
+            ``[B, H]``, or ``[B, 3H]`` for ``summary``, float32.
+
+        Raises:
+            ValueError: A shape is wrong, a row is empty, or `prompt_end` is missing.
         """
-        hidden = _checked(hidden, mask, self.output.in_features)
+        hidden = _checked(hidden, mask, self.hidden_size).to(self.output.weight.dtype)
         positions = torch.arange(mask.shape[1], device=mask.device)
         last = positions.masked_fill(~mask, -1).amax(dim=1)
         state = hidden[torch.arange(len(hidden), device=hidden.device), last]
-        score: Tensor = self.output(self.dropout(state.to(self.output.weight.dtype)))
+        if self.pooling == "last":
+            return state
+        if prompt_end is None or prompt_end.shape != state.shape:
+            raise ValueError(
+                f"expected `prompt_end` of shape {tuple(state.shape)} for pooling summary, got "
+                f"{None if prompt_end is None else tuple(prompt_end.shape)}"
+            )
+        mean = hidden.sum(1) / mask.sum(1, keepdim=True)
+        return torch.cat((prompt_end.to(state.dtype), mean, state), 1)
+
+    def forward(self, hidden: Tensor, mask: Tensor, prompt_end: Tensor | None = None) -> Tensor:
+        """Return ``[B]`` float32 rewards of responses; the arguments are those of `features`."""
+        score: Tensor = self.output(self.dropout(self.features(hidden, mask, prompt_end)))
         return score[:, 0]
 
 
-Head = ValueHead | RewardHead
-_CLASSES: dict[str, type[ValueHead] | type[RewardHead]] = {
+Head = ValueHead | RewardHead | StateValueHead
+_CLASSES: dict[str, type[Head]] = {
     "ValueHead": ValueHead,
     "RewardHead": RewardHead,
+    "StateValueHead": StateValueHead,
 }
 
 
@@ -160,7 +191,7 @@ def load_head(folder: Path | str, name: str, hidden_size: int | None = None) -> 
     if kind not in _CLASSES or version != _FORMAT_VERSION:
         raise UserError(
             f"{description} describes a head of class {kind!r}, format {version!r}: this version "
-            f"reads {' and '.join(_CLASSES)}, format {_FORMAT_VERSION}; upgrade llm-agents"
+            f"reads {', '.join(_CLASSES)}, format {_FORMAT_VERSION}; upgrade llm-agents"
         )
     if hidden_size is not None and config["hidden_size"] != hidden_size:
         raise UserError(

@@ -19,6 +19,7 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import RewardHead, load_head
+from llm_agents.policies.response_states import response_states
 from llm_agents.rewards.folder import file_digest, locate_folder
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
 from llm_agents.types import Prompt, Reward, TokenBatch
@@ -196,8 +197,7 @@ class PolicyReward(Reward):
                 [response_ids[row] for row in chosen],
                 rows=chosen,
             ).to(self.policy.device)
-            states, mask = self.policy.hidden_states(batch, part="response")
-            logits[chosen] = self.head(states.float(), mask).float().cpu()
+            logits[chosen] = self.head(*response_states(self.policy, batch)).float().cpu()
         return logits
 
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Tensor:

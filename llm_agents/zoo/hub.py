@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Literal
 
 import torch
-from safetensors.torch import save_file
 
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
-from llm_agents.policies.bundled import ALIASES, build_once, bundled_alias, cache_folder
+from llm_agents.policies.bundled import ALIASES, bundled_alias
+from llm_agents.policies.pickled_adapters import PICKLED_WEIGHTS, converted, sha256
 from llm_agents.rewards import PolicyReward
 from llm_agents.rewards.folder import download, is_hub_id
 from llm_agents.zoo.layout import (
@@ -31,7 +29,6 @@ from llm_agents.zoo.layout import (
 from llm_agents.zoo.registry import show
 
 log = logging.getLogger(__name__)
-PICKLED_WEIGHTS = "adapter_model.bin"
 
 
 def load_pretrained(
@@ -163,33 +160,6 @@ def _follow_pointer(folder: Path) -> Path:
     return fetched
 
 
-def converted(folder: Path) -> Path:
-    """Return a copy of an adapter's folder whose pickled weights became safetensors.
-
-    The pickle is read by torch's weights-only reader, which runs no code in it. The copy lies in
-    the user's cache under the digest of the weights.
-    """
-    source = folder / PICKLED_WEIGHTS
-    target = cache_folder() / "adapters" / sha256(source)[:16]
-
-    def build(unfinished: Path) -> None:
-        log.info("converting %s to safetensors in %s", source, target)
-        try:
-            state = torch.load(source, map_location="cpu", weights_only=True)
-        except UnpicklingError as error:
-            raise UserError(
-                f"`{source.name}` of the adapter is a pickle that holds more than tensors, and "
-                "might run code: it is not read"
-            ) from error
-        tensors = {key: value.clone().contiguous() for key, value in state.items()}
-        save_file(tensors, unfinished / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-        for path in folder.iterdir():
-            if path.is_file() and path.suffix in {".json", ".md", ".yaml"}:
-                shutil.copyfile(path, unfinished / path.name)
-
-    return build_once(target, build)
-
-
 def recorded_base(folder: Path) -> tuple[str, str | None]:
     """Return the base model of an adapter's folder and its revision.
 
@@ -247,9 +217,3 @@ def pull(name: str, folder: str | Path | None = None, *, revision: str | None = 
     shutil.copytree(source, unfinished)  # follows the links of the Hub's cache
     replace_folder(unfinished, target)
     return target
-
-
-def sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

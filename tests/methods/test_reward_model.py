@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from llm_agents.errors import UserError
 from llm_agents.methods import OfflineOptions, RewardTraining
@@ -41,6 +42,59 @@ def test_each_objective_learns_the_preference(toy: Any, objective: str, score_lo
     if objective == "scores":
         assert metrics["val/mse"] < 0.02
     assert module.outcome["kept"] == "best"
+
+
+@pytest.mark.parametrize("objective", ["scores", "pairs"])
+def test_the_head_starts_from_the_ridge_fit(toy: Any, objective: str) -> None:
+    """With no learning rate, what is validated is the start: it orders all pairs right already."""
+    torch.manual_seed(0)
+    module = RewardTraining(
+        toy.policy(),
+        objective=objective,
+        pooling="summary",
+        head_start="ridge",
+        optimizer=toy.fast(0.0),
+    )
+    trainer = toy.trainer(1, val_check_interval=1)
+    data = toy.data(varied(toy))
+    trainer.fit(module, datamodule=data)
+    assert float(trainer.callback_metrics["val/accuracy"]) == 1.0
+    fit = module.start_fit
+    assert fit is not None
+    assert fit.leave_one_out_mse < 0.5 * fit.target_variance
+    torch.testing.assert_close(module.head.output.weight[0].double(), fit.weight, rtol=1e-5, atol=0)
+    if objective == "pairs":
+        assert float(module.head.output.bias) == 0.0  # which is better doesn't depend on it
+    else:
+        logits = [float(module.logits(batch).mean()) for batch in data.table_batches(10**6)]
+        assert logits[0] == pytest.approx(0.0, abs=0.3)  # the stored logits are symmetric
+
+
+def test_ordered_by_scores_the_start_follows_the_scores(toy: Any) -> None:
+    rows = varied(toy)
+    for row in rows:
+        row["rewards"] = [-score for score in row["rewards"]]  # against the order of the file
+    module = make(toy, objective="pairs", labels="scores", pooling="summary", head_start="ridge")
+    module.optimizer = toy.fast(0.0)
+    trainer = toy.trainer(1, val_check_interval=1)
+    trainer.fit(module, datamodule=toy.data(rows))
+    assert float(trainer.callback_metrics["val/accuracy"]) == 1.0
+
+
+def test_a_resumed_run_does_not_fit_its_start_again(toy: Any) -> None:
+    options = {"pooling": "summary", "head_start": "ridge"}
+    whole = make(toy, **options)
+    keep = ModelCheckpoint(toy.folder / "kept", every_n_train_steps=3, save_top_k=-1)
+    data = toy.data(varied(toy))
+    toy.fit(whole, data, 6, [keep], val_check_interval=3, enable_checkpointing=True)
+    assert whole.start_fit is not None
+    half = next((toy.folder / "kept").glob("*step=3.ckpt"))
+    again = make(toy, **options)
+    toy.trainer(6, val_check_interval=3).fit(
+        again, datamodule=toy.data(varied(toy)), ckpt_path=half
+    )
+    assert again.start_fit is None
+    assert torch.equal(again.head.output.weight, whole.head.output.weight)
 
 
 def test_the_folder_gives_the_same_scores(toy: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, LlamaForCausalLM
 
 from llm_agents.errors import MissingExtraError, UserError
@@ -232,8 +233,24 @@ def test_what_is_no_adapter_of_layers_is_refused(make_policy, tmp_path):
     (tmp_path / "pickled" / "adapter_model.safetensors").rename(
         tmp_path / "pickled" / "adapter_model.bin"
     )
-    with pytest.raises(UserError, match="Pickled weights"):
+    with pytest.raises(UserError, match=r"adapter_model\.bin.*is not read|can't be read"):
         make_policy("llama", adapter=str(tmp_path / "pickled"))
+
+
+def test_a_pickled_adapter_is_read_like_its_safetensors(
+    make_policy, make_batch, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LLM_AGENTS_CACHE", str(tmp_path / "cache"))
+    plain_peft_adapter(tmp_path / "safe")
+    shutil.copytree(tmp_path / "safe", tmp_path / "pickled")
+    weights = tmp_path / "pickled" / "adapter_model.safetensors"
+    torch.save(load_file(weights), tmp_path / "pickled" / "adapter_model.bin")
+    weights.unlink()
+    safe = make_policy("llama", adapter=str(tmp_path / "safe"))
+    pickled = make_policy("llama", adapter=str(tmp_path / "pickled"))
+    batch = make_batch(safe, [([5, 6, 7], [8, 9])])
+    torch.testing.assert_close(pickled.log_probs(batch), safe.log_probs(batch), rtol=0, atol=0)
+    assert list((tmp_path / "cache" / "adapters").glob("*/adapter_model.safetensors"))
 
 
 # --- bases --------------------------------------------------------------------------------------

@@ -133,6 +133,20 @@ def test_worked_reward():
     assert head(hidden, torch.tensor([[True, True, False]])).tolist() == [-5.25]
 
 
+def test_a_summary_reads_prompt_end_mean_and_last():
+    """Weights 1, 10, 100 over prompt end 7, mean (1 + 3) / 2 = 2, last 3: 7 + 20 + 300."""
+    head = RewardHead(1, pooling="summary")
+    with torch.no_grad():
+        head.output.weight.copy_(torch.tensor([[1.0, 10.0, 100.0]]))
+    hidden = torch.tensor([[[1.0], [3.0], [math.nan]]])
+    mask = torch.tensor([[True, True, False]])
+    assert head(hidden, mask, torch.tensor([[7.0]])).tolist() == [327.0]
+    with pytest.raises(ValueError, match="expected `prompt_end` of shape"):
+        head(hidden, mask)
+    with pytest.raises(UserError, match="`pooling` last or summary, got 'first'"):
+        RewardHead(1, pooling="first")
+
+
 def test_half_precision_states_give_float32_values():
     head = ValueHead(16).eval()
     hidden = torch.randn(2, 3, 16).bfloat16()
@@ -158,8 +172,12 @@ def test_value_fits_a_batch():
 
 @pytest.mark.parametrize(
     "head",
-    [ValueHead(16, num_heads=4, max_value=5.0, dropout=0.2), RewardHead(16, dropout=0.3)],
-    ids=["value", "reward"],
+    [
+        ValueHead(16, num_heads=4, max_value=5.0, dropout=0.2),
+        RewardHead(16, dropout=0.3),
+        RewardHead(16, pooling="summary"),
+    ],
+    ids=["value", "reward", "summary"],
 )
 def test_saved_head_comes_back_with_equal_outputs(head, tmp_path):
     save_head(head, tmp_path / "adapter", "head")
@@ -173,7 +191,8 @@ def test_saved_head_comes_back_with_equal_outputs(head, tmp_path):
     assert loaded.dropout.p == head.dropout.p
     assert not loaded.training
     hidden, mask = torch.randn(3, 4, 16), real(4, 2, 3)
-    assert torch.equal(loaded(hidden, mask), head.eval()(hidden, mask))
+    more = (torch.randn(3, 16),) if head.config.get("pooling") == "summary" else ()
+    assert torch.equal(loaded(hidden, mask, *more), head.eval()(hidden, mask, *more))
     assert load_file(tmp_path / "adapter" / "head.safetensors").keys() == head.state_dict().keys()
 
 

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy, LoraConfig
+from llm_agents.policies.pickled_adapters import sha256
 from llm_agents.rewards import PolicyReward
 from llm_agents.types import GenerationConfig, Turn
 from llm_agents.zoo import load_heads, load_pretrained, publish, pull
-from llm_agents.zoo.hub import sha256
 
 QUESTION = (Turn("user", "How are you?"),)
 PAIRS = [("Hi there", "Hello."), ("How are you?", "Fine, thanks")]
@@ -215,6 +215,9 @@ def test_a_pickled_adapter_is_read_without_running_it(
     local, remote = load_pretrained(str(adapter_folder)), load_pretrained("authors/a_lol")
     batch = make_batch(local, PAIRS)
     torch.testing.assert_close(remote.log_probs(batch), local.log_probs(batch), rtol=0, atol=0)
+    named = LanguagePolicy.from_pretrained(local.base, adapter="authors/a_lol")  # as recipes do
+    named.eval()
+    torch.testing.assert_close(named.log_probs(batch), local.log_probs(batch), rtol=0, atol=0)
 
 
 def test_a_pickle_with_code_in_it_is_refused(adapter_folder: Path, hub: Any) -> None:

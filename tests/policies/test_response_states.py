@@ -1,0 +1,43 @@
+"""The states that reward heads read, against the plain hidden states of rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.response_states import response_states
+
+PAIRS = [("One two", "three"), ("A much longer prompt than that", "yes, and more"), ("x", "y")]
+
+
+@pytest.mark.parametrize("base", ["tiny-random-llama", "tiny-random-gpt2", "tiny-random-t5"])
+def test_states_in_a_batch_are_those_of_a_row_alone(base: str, make_batch: Any) -> None:
+    policy = LanguagePolicy.from_pretrained(base, trainable=False)
+    with torch.no_grad():
+        batch = make_batch(policy, PAIRS)
+        found = response_states(policy, batch)
+        prompts, prompt_mask = policy.hidden_states(batch, part="prompt")
+        responses, mask = policy.hidden_states(batch, part="response")
+        for row, pair in enumerate(PAIRS):
+            alone = response_states(policy, make_batch(policy, [pair]))
+            length = int(batch.response_mask[row].sum())
+            assert alone.hidden.shape[1] == length
+            torch.testing.assert_close(
+                found.hidden[row, :length], alone.hidden[0], rtol=0, atol=1e-5
+            )
+            torch.testing.assert_close(
+                found.prompt_end[row], alone.prompt_end[0], rtol=0, atol=1e-5
+            )
+            last = int(prompt_mask[row].sum()) - 1
+            torch.testing.assert_close(found.prompt_end[row], prompts[row, last], rtol=0, atol=1e-5)
+    assert torch.equal(found.mask, mask)
+    torch.testing.assert_close(found.hidden[mask], responses[mask], rtol=0, atol=1e-5)
+
+
+def test_a_prompt_without_tokens_is_refused(make_batch: Any) -> None:
+    policy = LanguagePolicy.from_pretrained("tiny-random-llama", trainable=False)
+    with pytest.raises(ValueError, match="at least one token in each prompt"):
+        response_states(policy, make_batch(policy, [([5], "a"), ([], "b")]))
