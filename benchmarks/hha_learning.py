@@ -3,6 +3,7 @@
 From A-LoL's scored test files (PRO's format), dialogues of at most 128 prompt and 64 response
 tokens are split by prompt into test (never trained on), validation and training; longer ones train
 a second reward model, differently built and seeded, that judges the test answers and nothing else.
+Policies train on, and answer, those of at most 96 and 48 tokens.
 Every run starts from the same NLL adapter and has the same budget of optimizer steps. Killed at any
 moment, the same command goes on.
 
@@ -43,10 +44,15 @@ from llm_agents.evaluation import (
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("harmless_base", "helpful_base", "helpful_online")
 PROMPT_TOKENS, RESPONSE_TOKENS = 128, 64
+POLICY_PROMPT_TOKENS, POLICY_RESPONSE_TOKENS = 96, 48
 LONG_PROMPT_TOKENS, LONG_RESPONSE_TOKENS = 200, 96
-TEST_PROMPTS, VALIDATION_PROMPTS = 300, 64
+TEST_PROMPTS, VALIDATION_PROMPTS, TEST_ANSWERS = 300, 64, 120
 
-LIMITS = {"data.max_prompt_tokens": PROMPT_TOKENS, "data.max_response_tokens": RESPONSE_TOKENS}
+LIMITS = {
+    "data.max_prompt_tokens": POLICY_PROMPT_TOKENS,
+    "data.max_response_tokens": POLICY_RESPONSE_TOKENS,
+    "data.rules.too_long": "drop",
+}
 LONG_LIMITS = {
     "data.max_prompt_tokens": LONG_PROMPT_TOKENS,
     "data.max_response_tokens": LONG_RESPONSE_TOKENS,
@@ -171,36 +177,21 @@ def sources(split: Path, train: str) -> dict[str, object]:
 def reward_models(work: Path, jobs: int) -> None:
     """Train the reward model that training sees and the judge that it never sees."""
     split = work / "split"
-    training = {
-        **sources(split, "policy"),
+    shared = {
         **LONG_LIMITS,
-        "seed_everything": 11,
-        "trainer.max_steps": 320,
-        "trainer.val_check_interval": 80,
-        "model.policy.lora.r": 16,
-        "model.policy.lora.alpha": 32,
-        "model.objective": "scores",
-        "model.policy.lora.targets": [
-            "q_proj",
-            "k_proj",
-            "v_proj",
-            "o_proj",
-            "gate_proj",
-            "up_proj",
-            "down_proj",
-        ],
+        "data.batch_size": 32,
+        "trainer.max_steps": 400,
+        "trainer.val_check_interval": 40,
     }
+    training = {**shared, **sources(split, "policy"), "seed_everything": 11}
     judge = {
+        **shared,
         **sources(split, "judge"),
-        **LONG_LIMITS,
         "seed_everything": 12,
-        "trainer.max_steps": 320,
-        "trainer.val_check_interval": 80,
-        "model.policy.lora.r": 8,
-        "model.policy.lora.alpha": 16,
-        "model.policy.lora.top_layers": 10,
-        "model.objective": "scores",
+        "model.width": 512,
+        "model.dropout": 0.5,
         "model.score_loss": "mse",
+        "model.optimizer.lr": 5e-4,
         "model.name": "judge",
     }
     with ThreadPoolExecutor(jobs) as pool:
@@ -218,10 +209,10 @@ def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
     judged = {
         "evaluation.reward.class_path": "llm_agents.rewards.PolicyReward.from_pretrained",
         "evaluation.reward.init_args.path": str(work / "judge" / "adapter"),
-        "evaluation.num_prompts": 150,
+        "evaluation.num_prompts": TEST_ANSWERS,
         "data.rules.max_validation": 48,
     }
-    generation = {"model.generation.max_new_tokens": RESPONSE_TOKENS}
+    generation = {"model.generation.max_new_tokens": POLICY_RESPONSE_TOKENS}
     shared = {**sources(split, "policy"), **LIMITS, **judged, **reward, **generation}
     run(
         "nll_hha",
@@ -318,7 +309,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--steps", type=int, default=80, help="optimizer steps of each objective")
+    parser.add_argument("--steps", type=int, default=48, help="optimizer steps of each objective")
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
     prepare(options.data, options.work)

@@ -234,17 +234,22 @@ class ResponseTable:
         return torch.tensor(values, dtype=torch.float32)
 
     def by_length(self, tokens_per_batch: int) -> Iterator[list[int]]:
-        """Yield the rows of batches of at most so many tokens, padding included, longest first."""
+        """Yield the rows of batches of at most so many tokens, padding included, longest first.
+
+        Responses of a prompt are neighbours, so that a model can compute their prompt once.
+        """
         if tokens_per_batch < 1:
             raise ValueError(f"expected `tokens_per_batch` of at least 1, got {tokens_per_batch}")
         batch: list[int] = []
         width = 0
-        for row in torch.argsort(self.lengths, descending=True, stable=True).tolist():
+        longest = torch.zeros(len(self.counts), dtype=torch.int64)
+        longest = longest.scatter_reduce(0, self.prompt_of, self.lengths, "amax")[self.prompt_of]
+        for row in torch.argsort(longest, descending=True, stable=True).tolist():
             if batch and (len(batch) + 1) * width > tokens_per_batch:
                 yield batch
                 batch = []
             if not batch:
-                width = int(self.lengths[row])
+                width = int(longest[row])
             batch.append(row)
         if batch:
             yield batch

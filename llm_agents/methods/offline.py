@@ -129,11 +129,6 @@ class OfflineModule(LightningModule):
     # --- what methods use -----------------------------------------------------------------------
 
     @property
-    def is_resumed(self) -> bool:
-        """Tell whether a checkpoint was loaded: what trains is no longer at its start."""
-        return self._resumed is not None
-
-    @property
     def reward(self) -> Reward | None:
         """Return the judge of the validation answers."""
         return self._reward[0]

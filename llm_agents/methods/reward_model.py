@@ -16,7 +16,6 @@ Equation → function (``llm_agents.functional.preference``):
 from __future__ import annotations
 
 import json
-import logging
 import math
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
@@ -26,7 +25,6 @@ from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.functional.preference import bradley_terry_loss, regression_loss
-from llm_agents.functional.ridge import RidgeFit, ridge_regression
 from llm_agents.methods.dpo import pairs
 from llm_agents.methods.offline import OfflineModule
 from llm_agents.methods.preparation import Reference, progress
@@ -35,14 +33,9 @@ from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import Pooling, RewardHead, save_head
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.response_states import response_states
-from llm_agents.types import OfflineSource, RankedBatch, TokenBatch
+from llm_agents.types import RankedBatch, TokenBatch
 
 FORMAT_VERSION = "1"
-
-_CERTAIN = 0.01  # scores nearer to 0 or 1 count as this near when the head's start is fitted
-_PENALTIES = tuple(10.0**power for power in (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5))
-
-_logger = logging.getLogger(__name__)
 
 
 class RewardLosses(NamedTuple):
@@ -80,9 +73,7 @@ class RewardTraining(OfflineModule):
         labels: Which of a pair is better, for ``pairs`` and for the accuracy: the first in the
             data's order, or the one with the higher stored score, equal ones being ties.
         pooling: What the head reads, see `RewardHead`.
-        head_start: ``random``, or ``ridge``: the closed-form fit of the frozen trunk's states to
-            the training data, from which training goes on.
-        train_head: Whether the head goes on learning beside the adapters.
+        width: Hidden units of the head; None for a linear one.
         dropout: Of the head.
         name: The reward's name.
         optimizer: How parameters are updated.
@@ -100,24 +91,18 @@ class RewardTraining(OfflineModule):
         score_transform: Literal["sigmoid", "none"] = "sigmoid",
         labels: Literal["order", "scores"] = "order",
         pooling: Pooling = "last",
-        head_start: Literal["random", "ridge"] = "random",
-        train_head: bool = True,
+        width: int | None = None,
         dropout: float = 0.0,
         name: str = "reward",
         optimizer: OptimizerConfig | None = None,
         options: OfflineOptions | None = None,
     ) -> None:
         super().__init__(policy, None, optimizer, None, options)
-        if head_start == "random" and not train_head:
-            raise UserError(
-                "a head that starts at random and does not train knows nothing: set "
-                "`head_start: ridge` or `train_head: true`"
-            )
         self.objective, self.score_loss = objective, score_loss
         self.score_transform, self.labels = score_transform, labels
-        self.name, self.head_start = name, head_start
-        self.head = RewardHead(policy.hidden_size, dropout, pooling).requires_grad_(train_head)
-        self.start_fit: RidgeFit | None = None
+        self.name = name
+        self.head = RewardHead(policy.hidden_size, dropout, pooling, width)
+        self._features: Tensor | None = None
         self._format: dict[str, str | int | None] = {}
         self.save_settings(
             objective=objective,
@@ -125,8 +110,7 @@ class RewardTraining(OfflineModule):
             score_transform=score_transform,
             labels=labels,
             pooling=pooling,
-            head_start=head_start,
-            train_head=train_head,
+            width=width,
             dropout=dropout,
             name=name,
         )
@@ -137,7 +121,10 @@ class RewardTraining(OfflineModule):
         return "ranked"
 
     def prepare(self, reference: Reference) -> float:
-        """Fit the head's start, and remember how the data write text: it must be asked so too."""
+        """Remember how the data write text: the reward model must be asked in the same way.
+
+        What a frozen trunk says about the training responses is computed here, once.
+        """
         source: Any = reference.source
         text = cast(TextFormat, source.limits)
         room = None
@@ -148,51 +135,26 @@ class RewardTraining(OfflineModule):
             "max_prompt_tokens": text.max_prompt_tokens or room,
             "max_response_tokens": text.max_response_tokens,
         }
-        if self.head_start == "ridge" and not self.is_resumed:
-            self.start_fit = self._fit_head(reference)
+        if not any(parameter.requires_grad for parameter in self.policy.parameters()):
+            self._features = self._trunk_features(reference)
+            self.head.standardize(self._features)
         return 1.0
 
-    def _fit_head(self, reference: Reference) -> RidgeFit:
-        """Set the head to the ridge regression on the states of the policy as it starts."""
+    def _trunk_features(self, reference: Reference) -> Tensor:
+        """Return ``[N, F]`` float32: what the head reads of each training response."""
         source = reference.source
-        features = torch.zeros(source.table_size(), self.head.output.in_features)
-        with evaluation(self), torch.no_grad(), reference.autocast():
-            batches = source.table_batches(reference.tokens_per_batch)
-            for batch in progress("states for the head's start", batches):
-                states = response_states(self.policy, batch.to(self.device))
-                features[batch.rows] = self.head.features(*states).float().cpu()
-        fit = self._ridge(features, source)
-        with torch.no_grad():
-            self.head.output.weight.copy_(fit.weight[None])
-            self.head.output.bias.copy_(fit.bias[None])
-        explained = 1 - fit.leave_one_out_mse / max(fit.target_variance, 1e-12)
-        _logger.info(
-            "the head starts from a ridge regression: penalty %g, explains %.1f %% of left-out "
-            "targets' variance",
-            fit.penalty,
-            100 * explained,
-        )
-        return fit
 
-    def _ridge(self, features: Tensor, source: OfflineSource) -> RidgeFit:
-        """Return the fit to logits of scores, or to which of two responses is better."""
-        if self.objective == "scores":
-            rewards = source.table_rewards()
-            _check_scores(rewards[:, None])
-            targets = self._targets(rewards).clamp(_CERTAIN, 1 - _CERTAIN).logit()
-            return ridge_regression(features, targets, penalties=_PENALTIES)
-        good, other = _pair_rows(source)
-        signs = torch.ones(len(good))
-        if self.labels == "scores":
-            rewards = source.table_rewards()
-            _check_scores(rewards[:, None])
-            signs = (rewards[good] - rewards[other]).sign()
-            good, other, signs = good[signs != 0], other[signs != 0], signs[signs != 0]
-        sides = features[good] - features[other]
-        fit = ridge_regression(
-            torch.cat((sides, -sides)), torch.cat((signs, -signs)), penalties=_PENALTIES
-        )
-        return fit._replace(bias=torch.zeros_like(fit.bias))
+        def make() -> dict[str, Tensor]:
+            found = torch.zeros(source.table_size(), self.head.num_features)
+            with evaluation(self), torch.no_grad(), reference.autocast():
+                batches = source.table_batches(reference.tokens_per_batch)
+                for batch in progress("states of the frozen trunk", batches):
+                    states = response_states(self.policy, batch.to(self.device))
+                    found[batch.rows] = self.head.features(*states).float().cpu()
+            return {"features": found}
+
+        key = {**reference.key, "rows": source.fingerprint(), "pooling": self.head.pooling}
+        return reference.cache.get("features", key, make)["features"].to(self.device)
 
     def logits(self, tokens: TokenBatch) -> Tensor:
         """Return ``[B]`` float32: the head's output for each response."""
@@ -201,7 +163,10 @@ class RewardTraining(OfflineModule):
 
     def losses(self, batch: RankedBatch) -> RewardLosses:
         """Return the loss on a batch of prompts with K responses each."""
-        return self._compare(self.logits(batch.tokens), batch.rewards)
+        if self._features is None:
+            return self._compare(self.logits(batch.tokens), batch.rewards)
+        features = self._features[batch.tokens.rows]
+        return self._compare(self.head.of_features(features), batch.rewards)
 
     def _compare(self, logits: Tensor, rewards: Tensor) -> RewardLosses:
         """Return the loss of ``[B · K]`` logits against ``[B, K]`` stored scores."""
@@ -287,14 +252,6 @@ class RewardTraining(OfflineModule):
         }
         text = json.dumps(described, indent=2) + "\n"
         (folder / "reward.json").write_text(text, encoding="utf8")
-
-
-def _pair_rows(source: OfflineSource) -> tuple[Tensor, Tensor]:
-    """Return the preferred row of each pair and the other; a prompt of K has K − 1 pairs."""
-    prompts, preferred = source.table_prompts(), source.table_preferred()
-    good, other = preferred.nonzero()[:, 0], (~preferred).nonzero()[:, 0]
-    owners, order = prompts[good].sort()
-    return good[order[torch.searchsorted(owners, prompts[other])]], other
 
 
 def _check_scores(rewards: Tensor) -> None:

@@ -83,35 +83,64 @@ class ValueHead(nn.Module):
 
 
 class RewardHead(nn.Module):
-    """Reward of a response: a linear function of hidden states.
+    """Reward of a response: a small network on hidden states.
+
+        r = w · z + b                                   or, with a `width`,
+        r = w · dropout(gelu(U · dropout(z) + u)) + b,  z = (features − center) / spread
 
     The reward is unbounded, as a classifier's logit is; a sigmoid belongs to the caller.
 
     Args:
         hidden_size: H.
-        dropout: Share of the features dropped in training.
-        pooling: What the function reads: the state of the response's ``last`` token, or the
-            ``summary``: those of the prompt's last token, the response's mean and its last token.
+        dropout: Share of units dropped in training.
+        pooling: What it reads: the state of the response's ``last`` token, or the ``summary``:
+            those of the prompt's last token, the response's mean and its last token.
+        width: Hidden units; None for a linear function.
     """
 
-    def __init__(self, hidden_size: int, dropout: float = 0.0, pooling: Pooling = "last") -> None:
+    center: Tensor
+    spread: Tensor
+
+    def __init__(
+        self,
+        hidden_size: int,
+        dropout: float = 0.0,
+        pooling: Pooling = "last",
+        width: int | None = None,
+    ) -> None:
         super().__init__()
         if pooling not in get_args(Pooling):
             raise UserError(f"expected `pooling` last or summary, got {pooling!r}")
-        self.config: dict[str, int | float | str] = {
+        if width is not None and width < 1:
+            raise UserError(f"expected a head `width` of at least 1, or null, got {width}")
+        self.config: dict[str, int | float | str | None] = {
             "hidden_size": hidden_size,
             "dropout": dropout,
             "pooling": pooling,
+            "width": width,
         }
         self.hidden_size, self.pooling = hidden_size, pooling
-        num_features = hidden_size if pooling == "last" else 3 * hidden_size
+        self.num_features = hidden_size if pooling == "last" else 3 * hidden_size
+        self.register_buffer("center", torch.zeros(self.num_features))
+        self.register_buffer("spread", torch.ones(self.num_features))
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(num_features, 1)
-        nn.init.normal_(self.output.weight, std=(num_features + 1) ** -0.5)
+        self.hidden = None if width is None else nn.Linear(self.num_features, width)
+        self.output = nn.Linear(width or self.num_features, 1)
+        nn.init.normal_(self.output.weight, std=(self.output.in_features + 1) ** -0.5)
         nn.init.zeros_(self.output.bias)
 
+    def standardize(self, features: Tensor) -> None:
+        """Take centre and spread of the features from a sample of them.
+
+        Args:
+            features: ``[N, F]``, N ≥ 2; a constant feature keeps a spread of 1.
+        """
+        spread = features.std(0, correction=0)
+        self.center.copy_(features.mean(0))
+        self.spread.copy_(torch.where(spread > 0, spread, 1.0))
+
     def features(self, hidden: Tensor, mask: Tensor, prompt_end: Tensor | None = None) -> Tensor:
-        """Return what the linear function reads.
+        """Return what the head reads.
 
         Args:
             hidden: ``[B, T, H]`` hidden states after the final norm, at response positions.
@@ -138,10 +167,17 @@ class RewardHead(nn.Module):
         mean = hidden.sum(1) / mask.sum(1, keepdim=True)
         return torch.cat((prompt_end.to(state.dtype), mean, state), 1)
 
+    def of_features(self, features: Tensor) -> Tensor:
+        """Return ``[B]`` float32 rewards from ``[B, F]`` `features`."""
+        standard = self.dropout((features - self.center) / self.spread)
+        if self.hidden is not None:
+            standard = self.dropout(nn.functional.gelu(self.hidden(standard)))
+        score: Tensor = self.output(standard)
+        return score[:, 0]
+
     def forward(self, hidden: Tensor, mask: Tensor, prompt_end: Tensor | None = None) -> Tensor:
         """Return ``[B]`` float32 rewards of responses; the arguments are those of `features`."""
-        score: Tensor = self.output(self.dropout(self.features(hidden, mask, prompt_end)))
-        return score[:, 0]
+        return self.of_features(self.features(hidden, mask, prompt_end))
 
 
 Head = ValueHead | RewardHead | StateValueHead
@@ -199,8 +235,13 @@ def load_head(folder: Path | str, name: str, hidden_size: int | None = None) -> 
             f"the model gives {hidden_size}: it was trained on another base"
         )
     head = _CLASSES[kind](**config)
-    head.load_state_dict(load_file(weights))
+    head.load_state_dict({**_defaults(head), **load_file(weights)})
     return head.eval()
+
+
+def _defaults(head: Head) -> dict[str, Tensor]:
+    """Return the buffers of a fresh head: files from before they existed hold none."""
+    return dict(head.named_buffers())
 
 
 def _checked(hidden: Tensor, mask: Tensor, hidden_size: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 import torch
 
@@ -186,7 +188,8 @@ def test_batches_of_the_table_hold_every_response_once_within_the_budget(budget:
     batches = list(found.by_length(budget))
     assert sorted(row for batch in batches for row in batch) == list(range(6))
     widths = [int(found.lengths[rows].max()) for rows in batches]
-    assert widths == sorted(widths, reverse=True)
+    prompts = [int(found.prompt_of[row]) for batch in batches for row in batch]
+    assert [prompt for prompt, _ in groupby(prompts)] == [1, 0, 2]  # by their longest row
     assert all(
         len(rows) * width <= budget or len(rows) == 1
         for rows, width in zip(batches, widths, strict=True)

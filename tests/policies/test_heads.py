@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from llm_agents.errors import UserError
 from llm_agents.policies.heads import RewardHead, ValueHead, load_head, save_head
@@ -147,6 +147,39 @@ def test_a_summary_reads_prompt_end_mean_and_last():
         RewardHead(1, pooling="first")
 
 
+def test_worked_hidden_units():
+    """Features 3 and 7, centre 1 and 5, spread 2: z = 1, 1; gelu(2·1 − 1·1) = 0.841345; ·3 + 1."""
+    head = RewardHead(2, width=1)
+    head.standardize(torch.tensor([[-1.0, 3.0], [3.0, 7.0]]))
+    assert head.center.tolist() == [1.0, 5.0]
+    assert head.spread.tolist() == [2.0, 2.0]
+    with torch.no_grad():
+        head.hidden.weight.copy_(torch.tensor([[2.0, -1.0]]))
+        head.hidden.bias.zero_()
+        head.output.weight.fill_(3.0)
+        head.output.bias.fill_(1.0)
+    found = head(torch.tensor([[[3.0, 7.0]]]), real(1))
+    assert float(found) == pytest.approx(3 * 0.841345 + 1, abs=1e-5)
+
+
+def test_a_constant_feature_keeps_its_scale():
+    head = RewardHead(2)
+    head.standardize(torch.tensor([[5.0, 1.0], [5.0, 3.0]]))
+    assert head.spread.tolist() == [1.0, 1.0]
+    with pytest.raises(UserError, match="`width` of at least 1"):
+        RewardHead(2, width=0)
+
+
+def test_a_file_from_before_standardizing_loads(tmp_path):
+    head = RewardHead(4)
+    save_head(head, tmp_path, "reward")
+    weights = load_file(tmp_path / "reward.safetensors")
+    save_file({k: v for k, v in weights.items() if "output" in k}, tmp_path / "reward.safetensors")
+    loaded = load_head(tmp_path, "reward")
+    hidden, mask = torch.randn(2, 3, 4), real(3, 1)
+    assert torch.equal(loaded(hidden, mask), head.eval()(hidden, mask))
+
+
 def test_half_precision_states_give_float32_values():
     head = ValueHead(16).eval()
     hidden = torch.randn(2, 3, 16).bfloat16()
@@ -175,7 +208,7 @@ def test_value_fits_a_batch():
     [
         ValueHead(16, num_heads=4, max_value=5.0, dropout=0.2),
         RewardHead(16, dropout=0.3),
-        RewardHead(16, pooling="summary"),
+        RewardHead(16, pooling="summary", width=5),
     ],
     ids=["value", "reward", "summary"],
 )
