@@ -1,0 +1,131 @@
+"""The worlds by name: `make_world` builds one from the name and options of a recipe.
+
+A world of your own needs no entry: name it ``package.module:Class``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from llm_agents.envs.base import TextEnv
+from llm_agents.envs.case_study import CaseStudy
+from llm_agents.envs.overcooked import Overcooked
+from llm_agents.envs.overcooked_kitchen import DISHES
+from llm_agents.envs.toy import TOYS
+from llm_agents.envs.virtualhome_entertainment import Entertainment
+from llm_agents.envs.virtualhome_food import VARIANTS, FoodPreparation
+from llm_agents.errors import UserError
+
+
+class _World(NamedTuple):
+    """What builds a world, and the arguments that its name fixes."""
+
+    factory: Callable[..., TextEnv]
+    fixed: Mapping[str, str] = types.MappingProxyType({})
+
+
+_WORLDS: dict[str, _World] = {
+    **{f"overcooked-{dish}": _World(Overcooked, {"dish": dish}) for dish in DISHES},
+    "virtualhome-food-preparation": _World(FoodPreparation, {"variant": "pancake"}),
+    "virtualhome-entertainment": _World(Entertainment),
+    **{
+        f"virtualhome-{variant}": _World(FoodPreparation, {"variant": variant})
+        for variant in VARIANTS
+        if variant != "pancake"
+    },
+    "case-study": _World(CaseStudy),
+    **{name: _World(toy) for name, toy in TOYS.items()},
+}
+
+
+def world_names() -> tuple[str, ...]:
+    """Return the names that `make_world` knows, in order."""
+    return tuple(_WORLDS)
+
+
+def make_world(name: str, **options: object) -> TextEnv:
+    """Return a new world.
+
+    Args:
+        name: One of `world_names`, or ``package.module:Class`` for a world of your own.
+        options: Keyword arguments of the world's class, other than those that the name fixes.
+
+    Raises:
+        UserError: Nobody knows the name, the world has no such option, or it refuses a value.
+
+    Example:
+        >>> make_world("overcooked-tomato-salad", radius=10).reset().actions[0]
+        'pick up the tomato'
+    """
+    world = _WORLDS.get(name) or _own_world(name)
+    parameters = inspect.signature(world.factory).parameters
+    known = [key for key in parameters if key not in world.fixed]
+    unknown = [key for key in options if key not in known]
+    if unknown and not _takes_anything(world.factory):
+        near = get_close_matches(unknown[0], known, n=1, cutoff=0.5)
+        hint = f"; do you mean `{near[0]}`?" if near else ""
+        raise UserError(
+            f"expected options of the world `{name}` out of {', '.join(known) or 'none'}, got "
+            f"{', '.join(f'`{key}`' for key in unknown)}{hint}"
+        )
+    hints = get_type_hints(inspect.unwrap(getattr(world.factory, "__init__", world.factory)))
+    for key, value in options.items():
+        if key in hints and not _fits(value, hints[key]):
+            raise UserError(
+                f"expected the option `{key}` of the world `{name}` to be {_spell(hints[key])}, "
+                f"got {value!r}"
+            )
+    try:
+        return world.factory(**world.fixed, **options)
+    except ValueError as error:
+        raise UserError(f"the world `{name}` refuses its options: {error}") from error
+
+
+def _own_world(name: str) -> _World:
+    """Return a world that no table names, by its import path."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        near = get_close_matches(name, _WORLDS, n=1, cutoff=0.5)
+        hint = f"do you mean `{near[0]}`?" if near else "choose one, or name a class `module:Class`"
+        raise UserError(f"expected a world out of {', '.join(_WORLDS)}, got `{name}`: {hint}")
+    try:
+        factory = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"expected a world as `package.module:Class`, got `{name}`: {error}"
+        ) from error
+    if not callable(factory):
+        raise UserError(f"expected `{name}` to be a class of worlds, got {factory!r}")
+    return _World(factory)
+
+
+def _takes_anything(factory: Callable[..., TextEnv]) -> bool:
+    """Return whether a factory accepts every keyword."""
+    kinds = (parameter.kind for parameter in inspect.signature(factory).parameters.values())
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Return whether a value is of a plain type; hints that are not plain accept everything."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return value in get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    if hint is float:
+        return isinstance(value, int | float)
+    return not isinstance(hint, type) or origin is not None or isinstance(value, hint)
+
+
+def _spell(hint: object) -> str:
+    """Return a type as a recipe's reader knows it."""
+    if get_origin(hint) is Literal:
+        return " or ".join(repr(each) for each in get_args(hint))
+    return hint.__name__ if isinstance(hint, type) else str(hint)
