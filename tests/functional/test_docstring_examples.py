@@ -12,10 +12,13 @@ import pytest
 from llm_agents import functional
 
 MODULES = (
+    "action_scores",
     "advantage",
+    "gae",
     "log_probs",
     "lol",
     "masked",
+    "policy_gradient",
     "preference",
     "weighted_nll",
 )
@@ -35,7 +38,7 @@ def test_examples_run(name: str) -> None:
 
 
 def test_formulas_are_found() -> None:
-    assert len(FORMULAS) == 26
+    assert len(FORMULAS) == 44
 
 
 @pytest.mark.parametrize("function", FORMULAS, ids=lambda f: f.__name__)
