@@ -1,1 +1,19 @@
 """Online batches: TorchRL collects experience from text worlds."""
+
+from __future__ import annotations
+
+from llm_agents.rollouts.collector import RolloutCollector
+from llm_agents.rollouts.datamodule import TextRollouts
+from llm_agents.rollouts.playing import play
+from llm_agents.rollouts.prompted import PromptedWorld
+from llm_agents.rollouts.statistics import EpisodeStatistics
+from llm_agents.rollouts.worlds import TextWorlds
+
+__all__ = [
+    "EpisodeStatistics",
+    "PromptedWorld",
+    "RolloutCollector",
+    "TextRollouts",
+    "TextWorlds",
+    "play",
+]
