@@ -43,6 +43,10 @@ class StepMeans:
         """Add one scalar."""
         self._found.setdefault(f"train/{name}", []).append(number)
 
+    def has(self, name: str) -> bool:
+        """Tell whether there is a number of that name since the last `take`."""
+        return f"train/{name}" in self._found
+
     def take(self) -> dict[str, float]:
         """Return the means and begin anew."""
         means = {name: torch.stack(parts).mean() for name, parts in self._found.items()}

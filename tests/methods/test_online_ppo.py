@@ -1,0 +1,490 @@
+"""The update loop that the online methods share: what it steps, in what order, what it keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
+
+from llm_agents.envs.toy import Chest, Corridor, Lamp
+from llm_agents.errors import UserError
+from llm_agents.methods import POAD, TWOSOME, OnlinePPO, PPOConfig, TokenPPOConfig, load_agent
+from llm_agents.methods.minibatches import Samples, passes, update_steps, weighted_passes
+from llm_agents.policies import LanguagePolicy, LoraConfig
+from llm_agents.types import Choice, Rollout
+from tests.methods.online import Rollouts, fit, trainer
+
+LORA = LoraConfig(r=4, alpha=8, targets="all-linear")
+DROPOUT = LoraConfig(r=4, alpha=8, targets="all-linear", dropout=0.5)
+LEARNING = {"lr": 1e-2, "gamma": 0.95, "gae_lambda": 0.95}
+
+MakePolicy = Callable[..., LanguagePolicy]
+
+
+def agent(make_policy: MakePolicy, lora: LoraConfig = LORA, seed: int = 0, **ppo: Any) -> TWOSOME:
+    """Return a small TWOSOME."""
+    torch.manual_seed(seed)
+    return TWOSOME(make_policy("llama", lora=lora), ppo=PPOConfig(**ppo), critic_widths=(16,))
+
+
+def weights(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Return copies of what trains."""
+    return {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def one_rollout(module: OnlinePPO, world: type = Chest, num_worlds: int = 4) -> Rollout:
+    """Return the first of two rollouts."""
+    return Rollouts(module, [world(seed=e) for e in range(num_worlds)], 8, 2).collect()
+
+
+class Stored(Rollouts):
+    """Rollouts that were collected before, so that two runs see the same."""
+
+    def __init__(self, rollouts: list[Rollout]) -> None:
+        self.rollouts = rollouts
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+    def __iter__(self) -> Iterator[Rollout]:
+        return iter(self.rollouts)
+
+
+def stored(module: OnlinePPO, count: int, world: type = Chest, num_steps: int = 8) -> list[Rollout]:
+    return list(Rollouts(module, [world(seed=e) for e in range(4)], num_steps, count))
+
+
+# --- the order of an update
+
+
+def test_each_epoch_goes_through_all_samples_once() -> None:
+    config = PPOConfig(num_epochs=3, num_minibatches=4, accumulate=2, order="phases")
+    steps = list(update_steps(31, config, torch.Generator().manual_seed(0)))
+    assert [s.network for s in steps] == 3 * (4 * ["critic"] + 4 * ["policy"])
+    for epoch in range(3):
+        for part in (steps[8 * epoch : 8 * epoch + 4], steps[8 * epoch + 4 : 8 * epoch + 8]):
+            rows = torch.cat([rows for step in part for rows in step.chunks])
+            assert sorted(rows.tolist()) == list(range(31))
+    sizes = [sum(map(len, step.chunks)) for step in steps]
+    assert max(sizes) - min(sizes) == 1
+
+
+def test_the_minibatches_of_the_released_twosome() -> None:
+    config = PPOConfig(
+        num_epochs=1, num_minibatches=4, accumulate=8, critic_minibatches=4, order="phases"
+    )
+    steps = list(update_steps(128, config, torch.Generator()))
+    assert [[len(rows) for rows in step.chunks] for step in steps] == 4 * [[32]] + 4 * [8 * [4]]
+
+
+def test_the_minibatches_of_the_released_poad() -> None:
+    config = TokenPPOConfig(num_epochs=5, num_minibatches=2, accumulate=16)
+    steps = list(update_steps(128, config, torch.Generator()))
+    assert [s.network for s in steps] == 10 * ["critic", "policy"]
+    assert [[len(rows) for rows in step.chunks] for step in steps[:2]] == [[64], 16 * [4]]
+    assert torch.equal(steps[0].chunks[0], torch.cat(steps[1].chunks))
+    first, third = steps[0].chunks[0], steps[4].chunks[0]
+    assert not torch.equal(first, third), "a permutation an epoch"
+
+
+def test_passes_hold_equal_choices_together() -> None:
+    ids = torch.tensor([4, 1, 4, 2, 1, 9])
+    found = passes(ids, 2)
+    assert sorted(torch.cat(found).tolist()) == list(range(6))
+    assert [set(ids[rows].tolist()) for rows in found] == [{4, 1}, {2, 9}]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"num_minibatches": 5, "accumulate": 2}, "9 steps can't be split into 10"),
+        ({"num_minibatches": 5, "normalize_advantages": "chunk"}, "it needs 10"),
+    ],
+)
+def test_a_rollout_that_is_too_short_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        list(update_steps(9, PPOConfig(**wrong), torch.Generator()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"gamma": 1.2}, {"num_epochs": 0}, {"clip_epsilon": 0.0}, {"target_kl": 0.0}, {"lr": -1.0}],
+)
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"ppo.{next(iter(wrong))}"):
+        PPOConfig(**wrong)
+    with pytest.raises(UserError, match="critic_minibatches"):
+        PPOConfig(order="interleaved", critic_minibatches=2)
+
+
+# --- what a step is taken on
+
+
+def some_samples(advantages: list[float], mask: Tensor | None = None) -> Samples:
+    """Return samples of which only the advantages matter."""
+    count = len(advantages)
+    column = torch.zeros(count, 1)
+    return Samples(
+        choices=tuple(Choice(f"{row}", ("a",)) for row in range(count)),
+        index=torch.zeros(count, dtype=torch.int64),
+        mask=torch.ones(count, 1, dtype=torch.bool) if mask is None else mask,
+        log_probs=column,
+        values=column,
+        advantages=torch.tensor(advantages)[:, None],
+        returns=column,
+        ref_log_probs=None,
+        choice_ids=torch.arange(count),
+    )
+
+
+def test_advantages_are_normalized_in_the_group_that_is_asked_for() -> None:
+    samples = some_samples([0.1, 0.2, -0.1, 0.4, 5.0, 7.0])
+    chunks = (torch.arange(4), torch.tensor([4, 5]))
+    config = PPOConfig(normalize_advantages="chunk", choices_per_pass=1)
+    found = list(weighted_passes(samples, chunks, config))
+    first = torch.cat([part.advantages for part, _ in found[:4]]).flatten()
+    expected = torch.tensor([-0.240192, 0.240192, -1.200961, 1.200961])
+    torch.testing.assert_close(first, expected, atol=2e-6, rtol=0)
+    assert [weight for _, weight in found] == pytest.approx(6 * [1 / 6])
+
+    biased = replace(config, unbiased_deviation=False)
+    part, _ = next(weighted_passes(samples, chunks[:1], replace(biased, choices_per_pass=None)))
+    expected = torch.tensor([-0.277350, 0.277350, -1.386750, 1.386750])
+    torch.testing.assert_close(part.advantages.flatten(), expected, atol=2e-6, rtol=0)
+
+    config = PPOConfig(normalize_advantages="minibatch", choices_per_pass=None)
+    parts = [part.advantages for part, _ in weighted_passes(samples, chunks, config)]
+    whole = torch.cat(parts)
+    assert float(whole.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(whole.std()) == pytest.approx(1, abs=1e-6)
+
+
+def test_chunks_weigh_what_they_hold_or_all_alike() -> None:
+    samples = some_samples([1.0, 2.0, 3.0, 4.0])
+    chunks = (torch.tensor([0]), torch.tensor([1, 2, 3]))
+    config = PPOConfig(normalize_advantages="none", choices_per_pass=None)
+    assert [w for _, w in weighted_passes(samples, chunks, config)] == [0.25, 0.75]
+    config = replace(config, chunk_weights="equal")
+    assert [w for _, w in weighted_passes(samples, chunks, config)] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("split", [{"accumulate": 5}, {"choices_per_pass": 1}])
+def test_splitting_a_step_changes_no_gradient(
+    make_policy: MakePolicy, tmp_path: Path, split: dict[str, Any]
+) -> None:
+    rollouts: list[Rollout] = []
+    found = []
+    for options in ({"choices_per_pass": None}, split):
+        torch.manual_seed(0)
+        module = POAD(
+            make_policy("llama", lora=LORA),
+            ppo=TokenPPOConfig(num_epochs=1, max_grad_norm=None, eps=1.0, lr=1.0, **options),
+            critic_widths=(16,),
+        )
+        rollouts = rollouts or stored(module, 1)
+        start = weights(module.policy)
+        fit(module, Stored(rollouts), tmp_path)
+        found.append(weights(module.policy))
+        assert not same(start, found[-1])
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, atol=1e-6, rtol=1e-4)
+
+
+# --- whose parameters a step changes
+
+
+def test_the_critic_learns_alone_during_the_warm_up(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    module = agent(make_policy, warm_up_frames=70, anneal=True)
+    before, critic = weights(module.policy), weights(module.critic)
+    metrics = fit(module, Stored(stored(module, 4)[:2]), tmp_path)
+    assert same(before, weights(module.policy)), "70 frames are two rollouts of 32"
+    assert not same(critic, weights(module.critic))
+    assert [row["train/lr"] for row in metrics.rows] == pytest.approx([1e-3, 1e-3])
+    assert all(parameter.grad is None for _, parameter in module.policy.trainable_parameters())
+
+
+def test_a_policy_step_changes_nothing_of_the_critic(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    module = agent(make_policy, num_epochs=1)
+    critic, base = weights(module.critic), module.policy.causal_model.state_dict()
+    base = {name: value.clone() for name, value in base.items() if "lora" not in name}
+    rollouts = stored(module, 1)
+    trainer(tmp_path).fit(module, Stored([]))  # builds the optimizers
+    policy_optimizer, critic_optimizer = module.optimizers()
+    groups = [
+        {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for optimizer in (policy_optimizer, critic_optimizer)
+    ]
+    assert not groups[0] & groups[1]
+    assert groups[0] | groups[1] == {id(p) for _, p in module.trainable()}
+    samples = module.samples(rollouts[0])
+    policy = weights(module.policy)
+    assert module._policy_step(samples, (torch.arange(len(samples)),))
+    assert same(critic, weights(module.critic))
+    assert not same(policy, weights(module.policy))
+    after = module.policy.causal_model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in base.items())
+
+
+def test_each_optimizer_clips_its_own_gradient(make_policy: MakePolicy) -> None:
+    module = agent(make_policy, max_grad_norm=0.5)
+    policy, critic = module.configure_optimizers()
+    for optimizer, norm in ((policy, 0.3), (critic, 0.5)):
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        count = sum(p.numel() for p in own)
+        for parameter in own:
+            parameter.grad = torch.full_like(parameter, norm / count**0.5)
+    wrapped = LightningOptimizer(torch.optim.SGD(policy.param_groups[0]["params"], lr=0.0))
+    wrapped._strategy = module  # never asked: the step is left out
+    wrapped.step = lambda: None  # type: ignore[method-assign]
+    module._clip_and_step("grad_norm", wrapped, some_samples([0.0]))
+    own = [p.grad for p in policy.param_groups[0]["params"]]
+    norm = float(torch.nn.utils.get_total_norm([g for g in own if g is not None]))
+    assert norm == pytest.approx(0.3, rel=1e-5), "the norm of both would be 0.583095"
+
+
+def test_the_value_does_not_depend_on_the_adapter_or_the_batch(make_policy: MakePolicy) -> None:
+    module = agent(make_policy)
+    choices = [
+        Choice("A long story about a room with a table in it: you should", ("wait", "go on")),
+        Choice("You should", ("wait", "go on now")),
+    ]
+    values = module.state_values(choices)
+    for choice, value in zip(choices, values, strict=True):
+        torch.testing.assert_close(module.state_values([choice])[0], value, atol=1e-6, rtol=0)
+    ended = [Choice(choice.prompt, ()) for choice in choices]
+    torch.testing.assert_close(module.state_values(ended), values, atol=1e-6, rtol=0)
+    with torch.no_grad():
+        for _, parameter in module.policy.trainable_parameters():
+            parameter.add_(0.5)
+    assert torch.equal(module.state_values(choices), values)
+    fresh = agent(make_policy)
+    with torch.no_grad():
+        for _, parameter in fresh.policy.trainable_parameters():
+            parameter.add_(0.5)
+    fresh.critic.load_state_dict(module.critic.state_dict())
+    torch.testing.assert_close(fresh.state_values(choices), values, atol=1e-6, rtol=0)
+
+
+# --- ratio, divergence, rates
+
+
+@pytest.mark.parametrize("method", ["twosome", "trie", "branching", "list"])
+def test_the_first_ratio_is_one_though_dropout_is_configured(
+    make_policy: MakePolicy, tmp_path: Path, method: str
+) -> None:
+    policy = make_policy("llama", lora=DROPOUT, weights=0.1)
+    critic = {"critic_widths": (16,)}
+    modules: dict[str, Callable[[], OnlinePPO]] = {
+        "twosome": lambda: TWOSOME(policy, **critic),
+        "trie": lambda: POAD(policy, **critic),
+        "branching": lambda: POAD(policy, tokens="branching", **critic),
+        "list": lambda: POAD(policy, behaviour="list", **critic),
+    }
+    module = modules[method]()
+    metrics = fit(module, Rollouts(module, [Chest(seed=e) for e in range(3)], 8, 3), tmp_path)
+    assert len(metrics.rows) == 3
+    for row in metrics.rows:
+        assert row["train/first_ratio_error"] <= 1e-5
+        assert row["train/approx_kl"] >= 0
+
+
+def test_rollout_and_update_share_their_precision(make_policy: MakePolicy, tmp_path: Path) -> None:
+    module = agent(make_policy, num_epochs=2)
+    rollouts = Rollouts(module, [Chest(seed=e) for e in range(3)], 8, 2)
+    for row in fit(module, rollouts, tmp_path, precision="bf16-mixed").rows:
+        assert row["train/first_ratio_error"] < 0.05
+
+
+def test_a_policy_that_moved_too_far_stops_or_skips(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    rollouts = stored(agent(make_policy), 1)
+    found = {}
+    for rule in ("stop", "skip"):
+        module = agent(
+            make_policy, num_epochs=3, lr=0.1, target_kl=1e-3, on_target_kl=rule, num_minibatches=2
+        )
+        critic = weights(module.critic)
+        row = fit(module, Stored(rollouts), tmp_path).rows[0]
+        found[rule] = (row["train/policy_steps"], row["train/refused_steps"])
+        assert not same(critic, weights(module.critic))
+    assert found["stop"] == (1, 1), "the first minibatch has no divergence"
+    assert found["skip"] == (1, 5)
+
+
+def test_the_refused_step_leaves_no_trace(make_policy: MakePolicy, tmp_path: Path) -> None:
+    rollouts = stored(agent(make_policy), 1)
+    found = []
+    for epochs in (1, 4):
+        module = agent(make_policy, num_epochs=epochs, lr=0.1, target_kl=1e-3)
+        fit(module, Stored(rollouts), tmp_path)
+        found.append(weights(module.policy))
+    assert same(found[0], found[1])
+
+
+def test_rates_fall_linearly_after_the_warm_up(make_policy: MakePolicy, tmp_path: Path) -> None:
+    module = agent(make_policy, anneal=True, warm_up_frames=32, lr=1.0e-4, critic_lr=2e-3)
+    rows = fit(module, Stored(stored(module, 5)), tmp_path).rows
+    assert [r["train/lr"] for r in rows] == pytest.approx([1e-4, 1e-4, 7.5e-5, 5e-5, 2.5e-5])
+    assert [r["train/critic_lr"] / r["train/lr"] for r in rows] == pytest.approx(5 * [20])
+
+
+def test_the_penalty_is_the_divergence_from_where_training_began(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    module = agent(make_policy, kl_coef=0.5)
+    rollout = one_rollout(module)
+    first = module.samples(rollout)
+    torch.testing.assert_close(first.ref_log_probs, first.log_probs, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        for name, parameter in module.policy.trainable_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    losses = module.policy_losses(first)
+    choices = [first.choices[0], *first.choices[1:]]
+    with torch.no_grad():
+        new = module.policy.score_actions(choices, "word").log_probs()
+    new = new[torch.arange(len(choices)), first.index]
+    log_ratio = first.log_probs[:, 0] - new
+    expected = (log_ratio.exp() - 1 - log_ratio).mean()
+    torch.testing.assert_close(losses.reference_kl, expected, atol=1e-5, rtol=1e-3)
+    assert float(expected) > 1e-4
+    total = losses.policy_loss - 0.01 * losses.entropy + 0.5 * expected
+    torch.testing.assert_close(losses.loss.detach(), total, atol=1e-5, rtol=1e-4)
+    assert agent(make_policy).samples(rollout).ref_log_probs is None
+
+
+# --- files
+
+
+def test_a_resumed_run_continues_alike(make_policy: MakePolicy, tmp_path: Path) -> None:
+    options = {"num_minibatches": 2, "lr": 1e-2, "anneal": True}
+    rollouts = stored(agent(make_policy), 4)
+    whole = agent(make_policy, **options)
+    torch.manual_seed(3)
+    fit(whole, Stored(rollouts), tmp_path)
+
+    first = agent(make_policy, **options)
+    torch.manual_seed(3)
+    run = trainer(tmp_path)
+    run.fit(first, Stored(rollouts[:2]))
+    run.save_checkpoint(tmp_path / "half.ckpt")
+    second = agent(make_policy, seed=5, **options)
+    torch.manual_seed(4)
+    trainer(tmp_path, max_epochs=2).fit(
+        second, Stored(rollouts[2:]), ckpt_path=str(tmp_path / "half.ckpt"), weights_only=True
+    )
+    # The base's features are computed once a run, in other batches: rounding differs, no more.
+    for name, value in weights(whole).items():
+        torch.testing.assert_close(weights(second)[name], value, atol=1e-6, rtol=0)
+
+
+def test_a_checkpoint_holds_what_trains_and_fits_nothing_else(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    module = agent(make_policy)
+    run = trainer(tmp_path)
+    run.fit(module, Stored(stored(module, 1)))
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    saved = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    assert set(saved["state_dict"]) == {name for name, _ in module.trainable()}
+    other = agent(make_policy, LoraConfig(r=2, alpha=4, targets="all-linear"))
+    with pytest.raises(UserError, match="resume with the recipe"):
+        other.on_load_checkpoint(saved)
+    with pytest.raises(UserError, match="not written by a run of an online method"):
+        module.on_load_checkpoint({"state_dict": {}, "llm_agents": {}})
+
+
+def test_a_saved_agent_acts_alike(make_policy: MakePolicy, tmp_path: Path) -> None:
+    policy = make_policy("llama", lora=LORA, weights=0.3)
+    module = POAD(policy, "token", tokens="branching", critic_widths=(16, 8))
+    module.save_pretrained(tmp_path / "agent")
+    loaded = load_agent(
+        tmp_path / "agent",
+        make_policy("llama", adapter=str(tmp_path / "agent"), trainable=False),
+    )
+    choices = [Choice("You see a red lamp. You should", ("press red", "press blue", "wait"))] * 5
+    found = [m.act(choices, torch.Generator().manual_seed(1)) for m in (module, loaded)]
+    for name in ("index", "log_probs", "values", "mask"):
+        first, second = (getattr(decision, name) for decision in found)
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
+    listed = load_agent(tmp_path / "agent", loaded.policy, behaviour="list", tokens="all")
+    expected = loaded.policy.score_actions(choices, "token")
+    units = listed.units(choices, expected)
+    torch.testing.assert_close(units.action_log_probs, expected.log_probs())
+
+
+def test_a_folder_that_is_no_agent_is_refused(make_policy: MakePolicy, tmp_path: Path) -> None:
+    policy = make_policy("llama", lora=LORA)
+    with pytest.raises(UserError, match=r"agent\.json is missing"):
+        load_agent(tmp_path, policy)
+    (tmp_path / "agent.json").write_text(json.dumps({"method": "SAC", "format_version": 1}))
+    with pytest.raises(UserError, match=r"'SAC'.*reads TWOSOME, POAD"):
+        load_agent(tmp_path, policy)
+    (tmp_path / "agent.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        load_agent(tmp_path, policy)
+
+
+# --- what is refused
+
+
+def test_a_number_that_is_not_finite_stops_the_run(make_policy: MakePolicy, tmp_path: Path) -> None:
+    module = agent(make_policy)
+    (rollout,) = stored(module, 1)
+    rewards = rollout.rewards.clone()
+    rewards[0, 0] = float("nan")
+    with pytest.raises(UserError, match="critic's loss is nan"):
+        fit(module, Stored([replace(rollout, rewards=rewards)]), tmp_path)
+    kept = json.loads((tmp_path / "non_finite_batch.json").read_text())
+    assert kept["choices"][0]["actions"]
+
+
+def test_a_policy_without_anything_to_train_is_refused(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    module = TWOSOME(make_policy("llama", trainable=False), critic_widths=(4,))
+    with pytest.raises(UserError, match="nothing of the policy trains"):
+        trainer(tmp_path).fit(module, Stored([]))
+
+
+# --- learning
+
+
+@pytest.mark.parametrize("method", ["twosome", "poad"])
+def test_it_learns_to_read_the_lamp(make_policy: MakePolicy, tmp_path: Path, method: str) -> None:
+    policy = make_policy("llama", lora=LoraConfig(r=8, alpha=16, targets="all-linear"))
+    module: OnlinePPO
+    if method == "twosome":
+        module = TWOSOME(policy, ppo=PPOConfig(**LEARNING), critic_widths=(64,))
+    else:
+        ppo = TokenPPOConfig(**LEARNING, entropy_coef=1e-2)
+        module = POAD(policy, tokens="branching", ppo=ppo, critic_widths=(64,))
+    metrics = fit(module, Rollouts(module, [Lamp(seed=e) for e in range(8)], 16, 16), tmp_path)
+    assert metrics.rows[0]["rollout/success_rate"] < 0.6
+    assert metrics.mean("rollout/success_rate", last=4) > 0.85
+
+
+@pytest.mark.slow
+def test_it_learns_to_look_ahead(make_policy: MakePolicy, tmp_path: Path) -> None:
+    policy = make_policy("llama", lora=LoraConfig(r=8, alpha=16, targets="all-linear"))
+    ppo = PPOConfig(**{**LEARNING, "lr": 3e-3})
+    module = TWOSOME(policy, ppo=ppo, critic_widths=(64,))
+    worlds = [Corridor(2, seed=e) for e in range(8)]
+    metrics = fit(module, Rollouts(module, worlds, 16, 24), tmp_path)
+    assert metrics.mean("rollout/length_mean", last=3) < 3, "two steps lead to the exit"

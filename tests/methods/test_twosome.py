@@ -1,0 +1,104 @@
+"""TWOSOME: actions from a list, one unit each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from llm_agents.envs.toy import Corridor
+from llm_agents.functional import list_entropy
+from llm_agents.methods import TWOSOME, PPOConfig
+from llm_agents.policies import LanguagePolicy, LoraConfig
+from llm_agents.types import Choice
+from tests.methods.online import Rollouts
+
+MakePolicy = Callable[..., LanguagePolicy]
+LORA = LoraConfig(r=4, alpha=8, targets="all-linear")
+CHOICE = Choice(
+    "You see a red lamp. You should", ("press the red button", "wait", "look at the table")
+)
+
+
+def agent(make_policy: MakePolicy, normalization: str = "word", **ppo: object) -> TWOSOME:
+    policy = make_policy("llama", lora=LORA, weights=0.2)
+    return TWOSOME(policy, normalization, ppo=PPOConfig(**ppo), critic_widths=(16,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("normalization", ["sum", "token", "word"])
+def test_actions_are_drawn_from_the_softmax_over_normalized_scores(
+    make_policy: MakePolicy, normalization: str
+) -> None:
+    module = agent(make_policy, normalization)
+    scores = module.policy.score_actions([CHOICE], "sum")
+    tokens, words = scores.token_mask[0].sum(-1), torch.tensor([4, 1, 4])
+    lengths = {"sum": torch.ones(3), "token": tokens, "word": words}[normalization]
+    expected = (scores.token_log_probs[0].sum(-1) / lengths).detach().log_softmax(0)
+    count = 4000
+    found = module.act([CHOICE] * count, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found.log_probs[:, 0], expected[found.index], atol=1e-5, rtol=0)
+    shares = found.index.bincount(minlength=3) / count
+    bound = 4 * (expected.exp() * (1 - expected.exp()) / count).sqrt()
+    assert bool(((shares - expected.exp()).abs() <= bound).all())
+    assert found.mask.shape == (count, 1)
+    assert bool(found.mask.all())
+
+
+def test_the_order_of_the_list_changes_nothing(make_policy: MakePolicy) -> None:
+    module = agent(make_policy)
+    turned = Choice(CHOICE.prompt, CHOICE.actions[::-1])
+    scores = module.policy.score_actions([CHOICE, turned], "word")
+    found = module.units([CHOICE, turned], scores).action_log_probs
+    torch.testing.assert_close(found[0], found[1].flip(0), atol=1e-5, rtol=0)
+
+
+def test_an_only_action_is_certain_and_teaches_nothing(make_policy: MakePolicy) -> None:
+    module = agent(make_policy)
+    alone = Choice(CHOICE.prompt, ("wait",))
+    found = module.act([alone], torch.Generator())
+    assert float(found.log_probs) == 0
+    units = module.units([alone], module.policy.score_actions([alone], "word"))
+    assert units.entropies is not None
+    assert float(units.entropies.squeeze()) == 0
+    units.log_probs.sum().backward()
+    gradients = [p.grad for _, p in module.policy.trainable_parameters() if p.grad is not None]
+    assert all(float(gradient.abs().max()) == 0 for gradient in gradients)
+
+
+def test_entropies_are_those_of_the_lists(make_policy: MakePolicy) -> None:
+    module = agent(make_policy)
+    shorter = Choice(CHOICE.prompt, CHOICE.actions[:2])
+    scores = module.policy.score_actions([CHOICE, shorter], "word")
+    units = module.units([CHOICE, shorter], scores)
+    assert units.entropies is not None
+    expected = list_entropy(units.action_log_probs, scores.mask)
+    torch.testing.assert_close(units.entropies[:, 0, 0], expected)
+    assert float(expected[1]) <= torch.tensor(2.0).log()
+
+
+def test_macros_are_discounted_by_their_duration(make_policy: MakePolicy) -> None:
+    module = agent(make_policy, gamma=0.9, gae_lambda=0.5)
+    rollout = Rollouts(module, [Corridor(4, macros=True, seed=e) for e in range(3)], 6).collect()
+    assert int(rollout.durations.max()) > 1
+    found = module.assign(rollout)
+    assert found.advantages.shape == rollout.values.shape == (6, 3, 1)
+    expected = torch.zeros(6, 3)
+    for world in range(3):
+        following = 0.0
+        for step in reversed(range(6)):
+            discount = 0.9 ** int(rollout.durations[step, world])
+            done = bool(rollout.terminated[step, world] | rollout.truncated[step, world])
+            delta = (
+                float(rollout.rewards[step, world])
+                + discount * float(rollout.next_values[step, world])
+                - float(rollout.values[step, world, 0])
+            )
+            following = delta + (0.0 if done else discount * 0.5 * following)
+            expected[step, world] = following
+    torch.testing.assert_close(found.advantages[..., 0], expected, atol=1e-5, rtol=0)
+
+    flat = agent(make_policy, gamma=0.9, gae_lambda=0.5, macro_discount=False)
+    ones = replace(rollout, durations=torch.ones_like(rollout.durations))
+    torch.testing.assert_close(flat.assign(rollout).returns, module.assign(ones).returns)
