@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Branches(NamedTuple):
+    """The distinct tokens that go on from each node.
+
+    Args:
+        nodes: Node of each of the U branches, ascending.
+        tokens: Token of each branch.
+        of_edges: Branch that each of the trie's E edges takes.
+    """
+
+    nodes: tuple[int, ...]
+    tokens: tuple[int, ...]
+    of_edges: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +82,22 @@ class ActionTrie:
     def num_nodes(self) -> int:
         """Return S + 1: the inner nodes and the prompt's end."""
         return len(self.tokens) + 1
+
+    @cached_property
+    def branches(self) -> Branches:
+        """Return the distinct branches, of which actions with a common beginning share some."""
+        edges = list(zip(self.edge_nodes, self.edge_tokens, strict=True))
+        places = {edge: place for place, edge in enumerate(sorted(set(edges)))}
+        nodes, tokens = zip(*places, strict=True)
+        return Branches(nodes, tokens, tuple(places[edge] for edge in edges))
+
+    @cached_property
+    def is_nested(self) -> bool:
+        """Tell whether an action is the beginning of another, so that a walk can't stop there."""
+        ends = dict(zip(self.edge_actions, self.branches.of_edges, strict=True))
+        inner = set(zip(self.parents, self.tokens, strict=True))
+        branches = list(zip(self.branches.nodes, self.branches.tokens, strict=True))
+        return any(branches[end] in inner for end in ends.values())
 
     def visibility(self) -> Tensor:
         """Return ``[S, S]`` bool, True = the row's token sees the column's: itself, ancestors."""

@@ -213,3 +213,22 @@ def layer_container(model: PreTrainedModel) -> str:
         f"no list of {num_layers(model)} layers was found in {type(model).__name__}: leave "
         "`lora.top_layers` out"
     )
+
+
+def check_training(
+    adapter: str | None,
+    lora: object | None,
+    quantization: Quantization | None,
+    *,
+    trainable: bool,
+) -> None:
+    """Raise a `UserError` for a combination that can't train, or a LoRA that would not."""
+    if not trainable and lora is not None and adapter is None:
+        raise UserError(
+            "a fresh LoRA that is not trained changes nothing: give `adapter`, or leave `lora` out"
+        )
+    if trainable and quantization is not None and adapter is None and lora is None:
+        raise UserError(
+            f"the weights of a base in {quantization} can't be trained: give `lora` or `adapter`, "
+            "or `trainable: false`"
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -13,9 +11,9 @@ from torch import Tensor, nn
 from llm_agents.errors import UserError
 from llm_agents.policies.frozen_trunk import FrozenTrunk
 from llm_agents.policies.generation import decoder_start_id
-from llm_agents.policies.modes import evaluation
 from llm_agents.policies.output_head import head_token_log_probs, logits_token_log_probs
 from llm_agents.policies.packing import ATTENTION, enable_packing, pack_rows, packed_inputs
+from llm_agents.policies.plain_head import has_plain_head, head_input, output_head
 from llm_agents.policies.rows import (
     CausalRows,
     causal_rows,
@@ -27,11 +25,21 @@ from llm_agents.types import PromptBatch, TokenBatch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_logger = logging.getLogger(__name__)
-
-_HEAD_TOLERANCE = 1e-3  # relative to the largest logit; the same states go in, so it is met exactly
-
 Part = Literal["prompt", "response", "all"]
+
+
+class LogProbsAndStates(NamedTuple):
+    """What one pass gives to A-LoL's preparation.
+
+    Args:
+        log_probs: ``[B, T]`` float32.
+        prompt_states: ``[B, P, H]`` hidden states of the prompts.
+        prompt_mask: ``[B, P]`` bool, True = real token.
+    """
+
+    log_probs: Tensor
+    prompt_states: Tensor
+    prompt_mask: Tensor
 
 
 class _Computed(NamedTuple):
@@ -62,17 +70,17 @@ class ForwardPass:
         self.model = model
         self.context_length = context_length
         self.trunk: FrozenTrunk | None = None
-        self._head_is_plain: bool | None = None
         self._takes_packed: bool | None = None
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         """Return ``[B, T]`` float32 log-probs of the response tokens, 0 under a False mask."""
         return self._token_log_probs(self._compute(batch), batch)
 
-    def log_probs_and_prompt_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probs ``[B, T]``, prompt states ``[B, P, H]`` and their mask ``[B, P]``."""
+    def log_probs_and_prompt_states(self, batch: TokenBatch) -> LogProbsAndStates:
+        """Return both of one pass."""
         computed = self._compute(batch)
-        return self._token_log_probs(computed, batch), computed.prompt, computed.prompt_mask
+        log_probs = self._token_log_probs(computed, batch)
+        return LogProbsAndStates(log_probs, computed.prompt, computed.prompt_mask)
 
     def hidden_states(self, batch: TokenBatch | PromptBatch, part: Part) -> tuple[Tensor, Tensor]:
         """Return ``[B, L, H]`` states after the final norm and their ``[B, L]`` mask."""
@@ -108,15 +116,13 @@ class ForwardPass:
 
     def _compute(self, batch: TokenBatch) -> _Computed:
         """Run the model over prompts and responses."""
-        if self._head_is_plain is None:
-            self._head_is_plain = self._check_head()
         if self._has_encoder:
             prompt = causal_rows(batch, prompts_only=True)
             encoded = self._encoder_states(prompt)
             states, logits = self._decoder_states(batch, encoded, prompt, with_last=False)
             return _Computed(encoded, prompt.mask, states, logits)
         rows = causal_rows(batch)
-        states, logits = self._causal_states(rows, needs_logits=not self._head_is_plain)
+        states, logits = self._causal_states(rows, needs_logits=not has_plain_head(self.model))
         positions = response_positions(rows, batch, shift=-1)
         width = int(rows.prompt_lengths.max())
         offsets = torch.arange(width, device=states.device)
@@ -134,8 +140,8 @@ class ForwardPass:
         if computed.logits is not None:
             chosen = logits_token_log_probs(computed.logits[mask], ids)
         else:
-            states = self._scaled(computed.predictors[mask])
-            chosen = head_token_log_probs(self._head(), states, ids)
+            states = head_input(self.model, computed.predictors[mask])
+            chosen = head_token_log_probs(output_head(self.model), states, ids)
         zeros = torch.zeros(mask.shape, dtype=chosen.dtype, device=chosen.device)
         return zeros.masked_scatter(mask, chosen)
 
@@ -176,7 +182,8 @@ class ForwardPass:
             states: Tensor = layers(**inputs).last_hidden_state
             return states, None
         seen: list[Tensor] = []
-        handle = self._head().register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        head = output_head(self.model)
+        handle = head.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
         try:
             logits: Tensor = self.model(**inputs).logits
         finally:
@@ -201,7 +208,7 @@ class ForwardPass:
         ids = batch.response_ids.masked_fill(~batch.response_mask, 0)
         start = ids.new_full((len(ids), 1), decoder_start_id(self.model))
         ids = torch.cat((start, ids if with_last else ids[:, :-1]), 1)
-        if self._head_is_plain is False and not with_last:
+        if not with_last and not has_plain_head(self.model):
             from transformers.modeling_outputs import BaseModelOutput
 
             return self._run(
@@ -219,48 +226,8 @@ class ForwardPass:
         ).last_hidden_state
         return states, None
 
-    def _head(self) -> nn.Module:
-        """Return the output head."""
-        get: Any = self.model.get_output_embeddings
-        head: nn.Module = get()
-        return head
-
     def _decoder(self) -> nn.Module:
         """Return the decoder of an encoder-decoder."""
         get: Any = self.model.get_decoder
         decoder: nn.Module = get()
         return decoder
-
-    def _scaled(self, states: Tensor) -> Tensor:
-        """Return the head's input; T5 with tied embeddings shrinks it."""
-        if getattr(self.model.config, "scale_decoder_outputs", False):
-            return states * (1 / math.sqrt(self.model.config.d_model))
-        return states
-
-    def _check_head(self) -> bool:
-        """Tell whether the logits are the output head's, of the last states, and nothing more.
-
-        Some families scale or cap them; those compute all logits themselves, at a cost.
-        """
-        ids = torch.arange(1, 5, device=next(self.model.parameters()).device)[None]
-        with evaluation(self.model), torch.no_grad():
-            if self._has_encoder:
-                output = self.model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
-                states = self._decoder()(
-                    input_ids=ids,
-                    encoder_hidden_states=output.encoder_last_hidden_state,
-                    use_cache=False,
-                ).last_hidden_state
-            else:
-                output = self.model(input_ids=ids, use_cache=False)
-                states, _ = self._run(needs_logits=False, input_ids=ids, use_cache=False)
-            logits = output.logits.float()
-            difference = (self._head()(self._scaled(states)).float() - logits).abs().max()
-        is_plain = bool(difference <= _HEAD_TOLERANCE * logits.abs().max())
-        if not is_plain:
-            _logger.warning(
-                "%s changes its logits after the output head: log-probs take more memory, as all "
-                "positions' logits are held",
-                type(self.model).__name__,
-            )
-        return is_plain

@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
+from llm_agents.functional.action_scores import Normalization
 from llm_agents.policies import adapter_files, backbone
+from llm_agents.policies.action_scoring import ActionScorer, Adapters, MemoryStatistics
+from llm_agents.policies.action_types import ActionScores, BaseFeatures
 from llm_agents.policies.backbone import LoraConfig
 from llm_agents.policies.base_model import (
     BaseConfig,
     DtypeName,
     LoadedBase,
     Quantization,
+    check_training,
     load_base,
 )
-from llm_agents.policies.forward import ForwardPass, Part
+from llm_agents.policies.forward import ForwardPass, LogProbsAndStates, Part
 from llm_agents.policies.frozen_trunk import FrozenTrunk
 from llm_agents.policies.generation import Vocabulary, generate
+from llm_agents.policies.merging import MergeReport, merge_adapter
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.rows import causal_rows
 from llm_agents.policies.text import Template, TextCodec
 from llm_agents.policies.trunk_cache import frozen_depth
-from llm_agents.types import GenerationConfig, Prompt, PromptBatch, TokenBatch
+from llm_agents.types import Choice, GenerationConfig, Prompt, PromptBatch, TokenBatch
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-class LogProbsAndStates(NamedTuple):
-    """What one pass gives to A-LoL's preparation.
-
-    Args:
-        log_probs: ``[B, T]`` float32.
-        prompt_states: ``[B, P, H]`` hidden states of the prompts.
-        prompt_mask: ``[B, P]`` bool, True = real token.
-    """
-
-    log_probs: Tensor
-    prompt_states: Tensor
-    prompt_mask: Tensor
-
-
-@dataclass(frozen=True)
-class MergeReport:
-    """Result of merging an adapter into its base.
-
-    Args:
-        max_logit_difference: Largest difference of the logits before and after, on a short text.
-        max_logit: Largest logit there, for scale.
-    """
-
-    max_logit_difference: float
-    max_logit: float
 
 
 class LanguagePolicy(nn.Module):
@@ -103,7 +80,9 @@ class LanguagePolicy(nn.Module):
         self.context_length: int | None = None if window is None else int(window)
         self.text = TextCodec(self.tokenizer, is_encoder_decoder=self.is_encoder_decoder)
         self._pass = ForwardPass(self.causal_model, self.context_length)
+        self._scorer = ActionScorer(self.causal_model, self.text, self.context_length)
         self._reference_depth = 0
+        self._bare_depth = 0
         self._start_digest: tuple[float, ...] | None = None
         if trainable and not backbone.is_adapted(self.model):
             self._start_digest = self._weights_digest()
@@ -153,7 +132,7 @@ class LanguagePolicy(nn.Module):
             compute_dtype,
             trust_remote_code,
         )
-        _check_training(adapter, lora, quantization, trainable=trainable)
+        check_training(adapter, lora, quantization, trainable=trainable)
         is_frozen = not trainable or adapter is not None or lora is not None
         loaded = load_base(config, keep_dropout=not is_frozen)
         if is_frozen:
@@ -251,7 +230,7 @@ class LanguagePolicy(nn.Module):
 
     def log_probs_and_prompt_states(self, batch: TokenBatch) -> LogProbsAndStates:
         """Return `log_probs` and the prompts' `hidden_states` from one pass."""
-        return LogProbsAndStates(*self._pass.log_probs_and_prompt_states(batch))
+        return self._pass.log_probs_and_prompt_states(batch)
 
     def generate(
         self,
@@ -289,6 +268,95 @@ class LanguagePolicy(nn.Module):
         more = [named] if isinstance(named, int) else list(named or ())
         ends = frozenset((self.text.end_id, *more))
         return Vocabulary(ends, self.text.decode_exactly, self.context_length)
+
+    # --- actions --------------------------------------------------------------------------------
+
+    def score_actions(
+        self,
+        choices: Sequence[Choice],
+        normalization: Normalization,
+        *,
+        entropies: bool = False,
+    ) -> ActionScores:
+        """Return the score of every action of each choice, exactly as if each were read alone.
+
+        Equal choices in a call are computed once, and so are common beginnings of their prompts.
+        Gradients flow to whatever trains. Without gradient a choice is computed once until the
+        weights change, in whatever way they are changed.
+
+        Args:
+            choices: B choices of at least one action each.
+            normalization: What an action's log-prob is divided by: nothing (``sum``), its tokens
+                (``token``) or its words (``word``).
+            entropies: Also return the entropies of what each token is drawn from.
+        """
+        return self._scorer.score(
+            choices,
+            normalization,
+            entropies=entropies,
+            adapters=self._adapters(),
+            version=self.parameter_version,
+        )
+
+    def base_features(self, choices: Sequence[Choice]) -> BaseFeatures:
+        """Return hidden states of the frozen base alone, once computed for the life of the policy.
+
+        Args:
+            choices: N choices; their actions may be empty.
+
+        Raises:
+            UserError: There is no frozen base, as all weights train.
+        """
+        return self._scorer.base_features(choices, self.without_adapters)
+
+    def prompt_features(self, prompts: Sequence[str]) -> Tensor:
+        """Return ``[N, H]``: `base_features` at the end of prompts that no action follows.
+
+        They are those of a choice with this prompt unless its actions change the prompt's tokens.
+        """
+        return self.base_features([Choice(prompt, ()) for prompt in prompts]).prompt_states
+
+    def parameters_changed(self) -> None:
+        """Tell that weights were changed; all but writes through ``.data`` are noticed anyway."""
+        self.parameter_version += 1
+
+    def memory_statistics(self) -> MemoryStatistics:
+        """Return how many choices `score_actions` was asked for, computed and remembered."""
+        return self._scorer.statistics()
+
+    def reset_memory_statistics(self) -> None:
+        """Set the counts of `memory_statistics` to zero."""
+        self._scorer.reset_statistics()
+
+    def _adapters(self) -> Adapters:
+        """Return which adapters are switched on."""
+        if self._bare_depth > 0:
+            return "base"
+        if self._reference_depth == 0 or not self.trainable or not backbone.is_adapted(self.model):
+            return "policy"
+        return "base" if backbone.reference_adapter(self.model) is None else "reference"
+
+    @contextmanager
+    def without_adapters(self) -> Iterator[None]:
+        """Be the base model alone inside, in eval mode, whatever the reference is.
+
+        Raises:
+            UserError: All weights train, so that there is no base apart from the policy.
+        """
+        if self.trainable and not backbone.is_adapted(self.model):
+            raise UserError(
+                "all weights of this policy train, so that no base model stays as it was: train an "
+                "adapter (`lora: {r: 8}`)"
+            )
+        off: AbstractContextManager[None] = nullcontext()
+        if backbone.is_adapted(self.model) and self._adapters() != "base":
+            off = backbone.adapter_switched(self.model, None)
+        self._bare_depth += 1
+        try:
+            with evaluation(self), off:
+                yield
+        finally:
+            self._bare_depth -= 1
 
     # --- the reference --------------------------------------------------------------------------
 
@@ -358,7 +426,7 @@ class LanguagePolicy(nn.Module):
         else:
             own = dict(self.model.named_parameters()) if self.trainable else {}
             adapter_files.copy_tensors(own, state)
-        self.parameter_version += 1
+        self.parameters_changed()
 
     def save_adapter(self, folder: Path | str, *, base_name: str | None = None) -> None:
         """Write the adapter as PEFT does; without an adapter, the whole model and its tokenizer.
@@ -390,18 +458,12 @@ class LanguagePolicy(nn.Module):
         """
         if not backbone.is_adapted(self.model):
             raise UserError("there is no adapter to merge: `save_adapter` writes the model itself")
-        merged = backbone.merged_copy(self.model, self.config)
-        ids = torch.tensor([self.text.encode_text(probe, begin=True)], device=self.device)
-        arguments: dict[str, Any] = {"input_ids": ids}
-        if self.is_encoder_decoder:
-            arguments["decoder_input_ids"] = ids
-        with evaluation(self), torch.no_grad():
-            before = self.causal_model(**arguments).logits.float().cpu()
-            on_device = {k: v.to(next(merged.parameters()).device) for k, v in arguments.items()}
-            after = merged(**on_device).logits.float().cpu()
+        ids = self.text.encode_text(probe, begin=True)
+        with evaluation(self):
+            merged, report = merge_adapter(self.model, self.config, ids)
         merged.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        return MergeReport(float((before - after).abs().max()), float(before.abs().max()))
+        return report
 
     # --- the frozen trunk -----------------------------------------------------------------------
 
@@ -412,6 +474,7 @@ class LanguagePolicy(nn.Module):
             folder: Where; None is the user's cache.
         """
         self._pass.trunk = FrozenTrunk.open(self.causal_model, folder)
+        self._scorer.frozen_trunk = self._pass.trunk
 
     def fill_trunk_cache(self, batches: Iterable[TokenBatch], *, progress: bool = False) -> int:
         """Compute and store the trunk's states for `batches`, and return how many rows were new.
@@ -430,22 +493,3 @@ class LanguagePolicy(nn.Module):
         if trunk is None:
             return 0
         return sum(trunk.fill(causal_rows(batch.to(self.device))) for batch in batches)
-
-
-def _check_training(
-    adapter: str | None,
-    lora: LoraConfig | None,
-    quantization: Quantization | None,
-    *,
-    trainable: bool,
-) -> None:
-    """Raise a `UserError` for a combination that can't train, or a LoRA that would not."""
-    if not trainable and lora is not None and adapter is None:
-        raise UserError(
-            "a fresh LoRA that is not trained changes nothing: give `adapter`, or leave `lora` out"
-        )
-    if trainable and quantization is not None and adapter is None and lora is None:
-        raise UserError(
-            f"the weights of a base in {quantization} can't be trained: give `lora` or `adapter`, "
-            "or `trainable: false`"
-        )
