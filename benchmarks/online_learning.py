@@ -1,0 +1,216 @@
+"""How fast TWOSOME, POAD and their variants learn in the text worlds: several seeds, real model.
+
+Every run is ``llm-agents run`` of a recipe with overrides, on one thread. Killed at any moment, the
+same command goes on; runs that are finished are not run again, so that seeds and variants can be
+added. Tables and curves go to ``benchmarks/results/``.
+
+    python benchmarks/online_learning.py --work runs/online_learning
+    python benchmarks/online_learning.py --work runs/online_learning --tasks food \
+        --variants twosome poad ntpo --seeds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "online_learning.json"
+SHARES = (0.90, 0.97)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A world with its recipes.
+
+    Args:
+        recipe: What comes after the method's name in the recipes' names.
+        optimum: Best discounted return there is.
+        random: Discounted return of uniform random actions, computed from the rules.
+    """
+
+    recipe: str
+    optimum: float
+    random: float
+
+
+TASKS = {
+    "food": Task("virtualhome_food_preparation", 0.773781, 0.00288),
+    "tomato": Task("overcooked_tomato_salad", 0.920518, -0.0964),
+    "entertainment": Task("virtualhome_entertainment", 0.598737, 0.00043),
+    "tomato_lettuce": Task("overcooked_tomato_lettuce_salad", 0.947656, -0.2280),
+}
+
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "twosome": ("twosome", {}),
+    "twosome_token": ("twosome", {"model.normalization": "token"}),
+    "twosome_sum": ("twosome", {"model.normalization": "sum"}),
+    "poad": ("poad", {}),
+    "poad_list": ("poad", {"model.behaviour": "list", "model.tokens": "all"}),
+    "poad_all_tokens": ("poad", {"model.tokens": "all"}),
+    "ntpo": ("poad", {"model.credit": "ntpo"}),
+    "ntpo_0.9": ("poad", {"model.credit": "ntpo", "model.intra_action_gamma": 0.9}),
+    "ntpo_0.8": ("poad", {"model.credit": "ntpo", "model.intra_action_gamma": 0.8}),
+    "ntpo_0.5": ("poad", {"model.credit": "ntpo", "model.intra_action_gamma": 0.5}),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One variant on one task with one seed."""
+
+    task: str
+    variant: str
+    seed: int
+    folder: Path
+
+    def execute(self, overrides: Sequence[str]) -> None:
+        """Run it, or go on with it, unless it has finished."""
+        if (self.folder / "results.json").exists():
+            return
+        method, changes = VARIANTS[self.variant]
+        recipe = ROOT / "recipes" / f"{method}_{TASKS[self.task].recipe}.yaml"
+        command = [sys.executable, "-m", "llm_agents", "run", str(recipe), "--resume", "auto"]
+        command += ["--run.folder", str(self.folder), "--seed_everything", str(self.seed)]
+        for key, value in changes.items():
+            command += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        with self.log.open("a", encoding="utf8") as log:
+            done = subprocess.run(
+                [*command, *overrides], stdout=log, stderr=log, env=environment, check=False
+            )
+        state = "done" if done.returncode == 0 else f"FAILED ({done.returncode}), see {self.log}"
+        print(f"{self.folder.name}: {state}", flush=True)
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def curve(self) -> list[tuple[int, float]]:
+        """Return frames and mean discounted return of the episodes that ended, by rollout."""
+        with (self.folder / "metrics.csv").open(encoding="utf8") as lines:
+            return [
+                (int(float(row["rollout/frames"])), float(row["rollout/return_mean"]))
+                for row in csv.DictReader(lines)
+                if row.get("rollout/frames") and row.get("rollout/return_mean")
+            ]
+
+    def frames_to(self, share: float) -> int | None:
+        """Return the frames after which the curve first reached a share of the optimum."""
+        bar = share * TASKS[self.task].optimum
+        return next((frames for frames, found in self.curve() if found >= bar), None)
+
+    def worlds(self) -> dict[str, dict[str, Any]]:
+        """Return what evaluation found, by agent and world."""
+        found = json.loads((self.folder / "results.json").read_text(encoding="utf8"))
+        return {f"{entry['agent']}@{entry['world']}": entry for entry in found["worlds"]}
+
+
+def interval(values: Sequence[float]) -> dict[str, float]:
+    """Return the mean over seeds with its 95 % interval from Student's t."""
+    quantiles = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {"mean": round(mean, 4)}
+    half = quantiles.get(len(values), 2.0) * statistics.stdev(values) / len(values) ** 0.5
+    return {"mean": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
+
+
+def summarize(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the numbers of one variant on one task over its seeds."""
+    worlds = [run.worlds() for run in runs]
+    summary: dict[str, Any] = {"seeds": [run.seed for run in runs]}
+    for name in worlds[0]:
+        found = [entry[name]["discounted_return"]["mean"] for entry in worlds]
+        success = [entry[name]["success"]["mean"] for entry in worlds]
+        summary[name] = {
+            "return": interval(found),
+            "by_seed": [round(value, 4) for value in found],
+            "success": round(statistics.fmean(success), 4),
+        }
+    for share in SHARES:
+        summary[f"frames_to_{share:.0%}"] = [run.frames_to(share) for run in runs]
+    summary["best_of_curve"] = [round(max(v for _, v in run.curve()), 4) for run in runs]
+    return summary
+
+
+def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
+    """Draw each variant's curve: mean over seeds, band from the worst seed to the best."""
+    figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    for number, (variant, runs) in enumerate(groups.items()):
+        curves = [run.curve() for run in runs]
+        grid = np.linspace(0, max(curve[-1][0] for curve in curves), 200)
+        rows = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in curves])
+        axis.plot(grid, rows.mean(0), color=f"C{number}", label=f"{variant} ({len(runs)} seeds)")
+        axis.fill_between(grid, rows.min(0), rows.max(0), color=f"C{number}", alpha=0.15)
+    axis.axhline(TASKS[task].optimum, color="0.3", linewidth=1, linestyle="--", label="optimum")
+    axis.axhline(TASKS[task].random, color="0.6", linewidth=1, linestyle=":", label="random")
+    axis.set_xlabel("environment steps")
+    axis.set_ylabel("discounted return of finished episodes")
+    axis.set_title(TASKS[task].recipe.replace("_", " "))
+    axis.legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, default=Path("runs/online_learning"))
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["twosome", "poad"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
+    options = parser.parse_args()
+    queue = [
+        Run(task, variant, seed, options.work / f"{task}-{variant}-{seed}")
+        for seed in range(1, options.seeds + 1)
+        for task in options.tasks
+        for variant in options.variants
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda run: run.execute(options.overrides), queue))
+    write_results(queue)
+
+
+def write_results(queue: Sequence[Run]) -> None:
+    """Put what has finished beside what is known of other tasks and variants."""
+    content = json.loads(RESULTS.read_text(encoding="utf8")) if RESULTS.exists() else {}
+    content |= {"date": date.today().isoformat()}
+    tables: dict[str, dict[str, Any]] = content.setdefault("tasks", {})
+    for task in dict.fromkeys(run.task for run in queue):
+        groups: dict[str, list[Run]] = {}
+        for run in queue:
+            if run.task == task and (run.folder / "results.json").exists():
+                groups.setdefault(run.variant, []).append(run)
+        if not groups:
+            continue
+        for variant, runs in groups.items():
+            tables.setdefault(task, {"optimum": TASKS[task].optimum})[variant] = summarize(runs)
+        picture(task, groups, RESULTS.with_name(f"online_learning_{task}.png"))
+    RESULTS.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    print(json.dumps(tables))
+
+
+if __name__ == "__main__":
+    main()
