@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llm_agents.data import HHAData
-    from llm_agents.methods import DPO, PRO, ALoL, RewardTraining
+    from llm_agents.methods import DPO, POAD, PRO, TWOSOME, ALoL, RewardTraining
     from llm_agents.policies import LanguagePolicy, LoraConfig
     from llm_agents.rewards import PolicyReward
+    from llm_agents.rollouts import TextRollouts
     from llm_agents.zoo import load_pretrained
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DPO",
+    "POAD",
     "PRO",
+    "TWOSOME",
     "ALoL",
     "HHAData",
     "LanguagePolicy",
     "LoraConfig",
     "PolicyReward",
     "RewardTraining",
+    "TextRollouts",
     "load_pretrained",
 ]
 
@@ -35,9 +39,12 @@ _HOMES = {
     "HHAData": "llm_agents.data",
     "LanguagePolicy": "llm_agents.policies",
     "LoraConfig": "llm_agents.policies",
+    "POAD": "llm_agents.methods",
     "PRO": "llm_agents.methods",
     "PolicyReward": "llm_agents.rewards",
     "RewardTraining": "llm_agents.methods",
+    "TWOSOME": "llm_agents.methods",
+    "TextRollouts": "llm_agents.rollouts",
     "load_pretrained": "llm_agents.zoo",
 }
 

@@ -31,7 +31,8 @@ OVERVIEW = """\
 usage: lightning VERB …
 
   run RECIPE           train, evaluate, or whatever the recipe says
-  evaluate NAME        test prompts → results.json and a table with intervals
+  evaluate NAME        test prompts or worlds → results.json and a table with intervals
+  plot RUN…            learning curves of runs in worlds, those that differ by seed together
   zoo [list|show NAME] adapters and reward models by name
   publish DIR          send an adapter to the Hub
   pull ID              copy an adapter from the Hub
@@ -211,10 +212,11 @@ def _how_to_resume(words: list[str]) -> str:
 
 
 def evaluate(words: list[str]) -> int:
-    """Evaluate an adapter, a reward model or a base model."""
+    """Evaluate an adapter, a reward model, an agent or a base model."""
     parser = Parser(
         prog="lightning evaluate",
-        description="Answer test prompts and score the answers: results.json and a table.",
+        description="Answer test prompts and score the answers, or play worlds: results.json and a "
+        "table.",
         allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", help="zoo name, folder, Hub id, or a base model")
@@ -225,6 +227,13 @@ def evaluate(words: list[str]) -> int:
         "--data", action="append", default=[], metavar="SET", help="test set: file, Hub id, sample"
     )
     parser.add_argument("--reward", help="reward model's name, or package.module:function")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="WORLD", help="world that an agent plays"
+    )
+    parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each world")
+    parser.add_argument(
+        "--behaviour", choices=("trie", "list"), help="what a POAD agent draws its actions from"
+    )
     parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer")
     parser.add_argument(
@@ -240,6 +249,8 @@ def evaluate(words: list[str]) -> int:
         parser.error("--judge needs --judge-model and --against")
     sys.path.append(str(Path.cwd()))
     recipe = _recipe_of(given.name, given.recipe)
+    if _plays(given, recipe, parser):
+        return _evaluate_agent(given, recipe)
     from llm_agents.judge import JudgeConfig
     from llm_agents.training.named import Request, default_folder, evaluate_named
 
@@ -259,6 +270,45 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def _plays(given: argparse.Namespace, recipe: dict[str, Value], parser: Parser) -> bool:
+    """Return whether worlds are to be played; refuse options of the other kind."""
+    from llm_agents.training.agents import agent_folder
+
+    of_worlds = {"--env": given.env, "--episodes": given.episodes, "--behaviour": given.behaviour}
+    of_prompts = {
+        "--data": given.data,
+        "--reward": given.reward,
+        "--num-prompts": given.num_prompts,
+        "--max-new-tokens": given.max_new_tokens,
+        "--against": given.against,
+        "--judge": given.judge,
+    }
+    plays = bool(given.env) or agent_folder(given.name) is not None
+    wrong = [name for name, value in (of_prompts if plays else of_worlds).items() if value]
+    if wrong:
+        kind = "plays worlds" if plays else "answers prompts, unless --env names a world"
+        parser.error(f"`{given.name}` {kind}: leave {wrong[0]} out")
+    return plays
+
+
+def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
+    """Let an agent play worlds."""
+    from llm_agents.training.agents import AgentRequest, evaluate_agent_named
+    from llm_agents.training.named import default_folder
+
+    request = AgentRequest(
+        name=given.name,
+        recipe=recipe,
+        worlds=tuple(given.env),
+        episodes=given.episodes,
+        behaviour=given.behaviour,
+        out=Path(given.out) if given.out else default_folder(given.name),
+    )
+    evaluate_agent_named(request)
+    print(f"results: {request.out / 'results.json'}", file=sys.stderr)
+    return 0
+
+
 def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
     """Return the content of the recipe given, or of the one in the folder called `name`."""
     from llm_agents.config.loading import load_recipe
@@ -267,6 +317,24 @@ def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
         return load_recipe(recipe).values
     path = Path(name).expanduser() / "recipe.yaml"
     return load_recipe(path).values if path.is_file() else {}
+
+
+def plot(words: list[str]) -> int:
+    """Draw learning curves."""
+    parser = Parser(
+        prog="lightning plot",
+        description="Learning curves of runs in worlds; runs of one recipe that differ in seed and "
+        "folder only are one curve with an interval.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder; equal labels are one curve"
+    )
+    parser.add_argument("--out", default="learning_curves.png", metavar="FILE", help="the picture")
+    given = parser.parse_args(words)
+    from llm_agents.training.plotting import plot_runs
+
+    print(plot_runs(given.runs, Path(given.out)))
+    return 0
 
 
 def zoo(words: list[str]) -> int:
@@ -388,6 +456,7 @@ def doctor(words: list[str]) -> int:
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": run,
     "evaluate": evaluate,
+    "plot": plot,
     "zoo": zoo,
     "publish": publish,
     "pull": pull,

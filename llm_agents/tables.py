@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ METHODS = (
         recipe="recipes/reward_hha.yaml",
         reproduce="lightning run recipes/reward_hha.yaml",
     ),
+    Method(
+        name="TWOSOME",
+        paper="[Tan et al. 2024](https://arxiv.org/abs/2401.14151)",
+        module="llm_agents.methods.TWOSOME",
+        docs="docs/twosome.md",
+        recipe="recipes/twosome_overcooked_tomato_salad.yaml",
+        reproduce="lightning run recipes/twosome_overcooked_tomato_salad.yaml",
+    ),
+    Method(
+        name="POAD, NTPO",
+        paper="[Wen et al. 2024](https://arxiv.org/abs/2405.15821)",
+        module="llm_agents.methods.POAD",
+        docs="docs/poad.md",
+        recipe="recipes/poad_virtualhome_food_preparation.yaml",
+        reproduce="lightning run recipes/poad_virtualhome_food_preparation.yaml",
+    ),
 )
 
 
@@ -121,10 +138,12 @@ def recipes_table() -> str:
     return "\n".join(rows)
 
 
-def results_rows() -> Iterator[str]:
-    """Yield a row for each entry of each recipe's `reproduces`."""
+def results_rows(paper: str) -> Iterator[str]:
+    """Yield a row for each entry of each recipe's `reproduces` that is of a paper."""
     for path in recipe_files():
         for entry in load_recipe(path).get("reproduces") or []:
+            if entry["paper"] != paper:
+                continue
             published = number(entry.get("paper_value"))
             ours = number_or_pending(entry.get("our_value"))
             named = " | ".join(str(entry[key]) for key in ("paper", "table", "metric"))
@@ -136,10 +155,10 @@ def number_or_pending(value: object) -> str:
     return "not yet run" if value is None else number(value)
 
 
-def results_table() -> str:
-    """Return the table of published against measured values."""
+def results_table(paper: str) -> str:
+    """Return the table of a paper's published values against ours."""
     head = ["| recipe | paper | table | metric | paper value | ours |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *results_rows()])
+    return "\n".join([*head, *results_rows(paper)])
 
 
 def methods_table() -> str:
@@ -153,10 +172,12 @@ def methods_table() -> str:
     return "\n".join(rows)
 
 
-TABLES = {
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"methods": methods_table},
     "recipes/README.md": {"recipes": recipes_table},
-    "docs/a_lol.md": {"results": results_table},
+    "docs/a_lol.md": {"results": partial(results_table, "arXiv:2305.14718")},
+    "docs/twosome.md": {"results": partial(results_table, "arXiv:2401.14151")},
+    "docs/poad.md": {"results": partial(results_table, "arXiv:2405.15821")},
 }
 
 

@@ -2,7 +2,8 @@
 
 Where the recipe names a class (``class_path``), keys other than ``class_path`` and ``init_args``
 are its arguments, so that ``init_args`` may be left out. Another ``class_path`` replaces the
-arguments. A key that ends in ``?`` is laid only over a key that the recipe has.
+arguments. A key that ends in ``?`` is laid only over a key that the recipe has, one that ends in
+``*`` only where the recipe's class takes such an argument.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from llm_agents.config.reading import (
     kind,
     read_value,
 )
+from llm_agents.config.schema import signature
+from llm_agents.config.sources import NotFound, locate
 
 _CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
+_MARKS = ("?", "*")
 
 
 def lay_over(base: Document, overlay: Document) -> Document:
@@ -43,9 +47,9 @@ def _merge(
     """Merge the mapping `over` (at `at` of the overlay) into `target` (at `key` of the result)."""
     _change_class(result, target, key, over)
     for written, value in over.items():
-        name, source = written, (*at, written)
-        if written.endswith("?"):
-            name = written[:-1]
+        name, source = _plain(written), (*at, written)
+        if written.endswith("*") and not _takes(target, name):
+            continue
         if is_class(target) and name not in _CLASS_KEYS:
             if not isinstance(target.get("init_args"), dict):
                 target["init_args"] = {}
@@ -89,17 +93,34 @@ def _put(
     for place_key, place in overlay.places.items():
         if place_key[: len(source)] == source:
             rest = tuple(
-                part.removesuffix("?") if isinstance(part, str) else part
-                for part in place_key[len(source) :]
+                _plain(part) if isinstance(part, str) else part for part in place_key[len(source) :]
             )
             result.places[(*here, *rest)] = place
 
 
 def _unmarked(value: Value) -> Value:
-    """Drop keys that end in ``?``: there was nothing to lay them over."""
+    """Drop keys with a mark: there was nothing to lay them over."""
     if isinstance(value, dict):
-        return {name: _unmarked(item) for name, item in value.items() if not name.endswith("?")}
+        return {n: _unmarked(item) for n, item in value.items() if not n.endswith(_MARKS)}
     return value
+
+
+def _plain(name: str) -> str:
+    """Return a key without its mark."""
+    return name[:-1] if name.endswith(_MARKS) else name
+
+
+def _takes(target: dict[str, Value], name: str) -> bool:
+    """Return whether `target`'s class has an argument `name`, or only importing it could tell."""
+    path = target.get("class_path")
+    if not isinstance(path, str):
+        return False
+    try:
+        definition = locate(path)
+    except NotFound:
+        return False
+    known = None if definition is None else signature(definition)
+    return known is None or known.takes_any or known.get(name) is not None
 
 
 def _forget(result: Document, key: Key) -> None:

@@ -1,9 +1,10 @@
-"""Bootstrap intervals of means, over prompts and over seeds."""
+"""Intervals: bootstrap for means over prompts, episodes and seeds, Wilson's for shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -96,6 +97,36 @@ def bootstrap_mean(values: Tensor, config: BootstrapConfig) -> Interval:
     )
 
 
+def share(successes: Sequence[bool], confidence: float) -> Interval:
+    """Return the share of successes with Wilson's score interval.
+
+    A bootstrap of n equal outcomes has no width, however small n is; this one does.
+
+    Args:
+        successes: One entry a trial, at least one.
+        confidence: In (0, 1).
+
+    Returns:
+        The interval; `std` is that of the outcomes (n − 1).
+
+    Example:
+        >>> share([True] * 10, 0.95).low > 0.7
+        True
+    """
+    n = len(successes)
+    if n < 1 or not 0 < confidence < 1:
+        raise ValueError(
+            f"expected trials and a confidence between 0 and 1, got {n} and {confidence}"
+        )
+    mean = sum(map(bool, successes)) / n
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    center = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * ((mean * (1 - mean) + z * z / (4 * n)) / n) ** 0.5
+    std = (mean * (1 - mean) * n / (n - 1)) ** 0.5 if n > 1 else None
+    low, high = max(0.0, center - half), min(1.0, center + half)
+    return Interval(mean=mean, std=std, low=min(low, mean), high=max(high, mean), n=n)
+
+
 def bootstrap_statistic(
     rows: Tensor, statistic: Callable[[Tensor], Tensor], config: BootstrapConfig
 ) -> Interval:
@@ -142,3 +173,12 @@ def bootstrap_statistic(
         high=float(ends[1]),
         n=len(table),
     )
+
+
+def format_interval(interval: Interval, digits: int, *, signed: bool = False) -> str:
+    """Write a mean with its interval."""
+    sign = "+" if signed else ""
+    mean = f"{interval.mean:{sign}.{digits}f}"
+    if interval.low is None or interval.high is None:
+        return f"{mean} [one value]"
+    return f"{mean} [{interval.low:{sign}.{digits}f}, {interval.high:{sign}.{digits}f}]"

@@ -7,21 +7,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 from llm_agents.errors import UserError
 from llm_agents.evaluation.comparison import PairedDifference
-from llm_agents.evaluation.intervals import Interval
+from llm_agents.evaluation.episode_tables import episodes_table
+from llm_agents.evaluation.episodes import EpisodeResults
+from llm_agents.evaluation.intervals import Interval, format_interval
 from llm_agents.evaluation.results import Results
 from llm_agents.evaluation.reward_model import RewardResults
 
+__all__ = [
+    "comparison_table",
+    "format_interval",
+    "plot_results",
+    "print_table",
+    "results_table",
+]
+
 
 def print_table(
-    results: Results | RewardResults | Sequence[Results], console: Console | None = None
+    results: Results | RewardResults | EpisodeResults | Sequence[Results],
+    console: Console | None = None,
 ) -> None:
-    """Print one row a test set, for each of the results."""
-    if isinstance(results, RewardResults):
+    """Print one row a test set or world, for each of the results."""
+    table: Table | Group
+    if isinstance(results, EpisodeResults):
+        table = episodes_table(results)
+    elif isinstance(results, RewardResults):
         table = agreement_table(results)
     else:
         table = results_table(results)
@@ -104,15 +118,6 @@ def comparison_table(first: str, second: str, differences: Sequence[PairedDiffer
             *(f"{count / entry.reward.n:.1%}" for count in (entry.wins, entry.ties, entry.losses)),
         )
     return table
-
-
-def format_interval(interval: Interval, digits: int, *, signed: bool = False) -> str:
-    """Write a mean with its interval."""
-    sign = "+" if signed else ""
-    mean = f"{interval.mean:{sign}.{digits}f}"
-    if interval.low is None or interval.high is None:
-        return f"{mean} [one prompt]"
-    return f"{mean} [{interval.low:{sign}.{digits}f}, {interval.high:{sign}.{digits}f}]"
 
 
 def plot_results(results: Results | Sequence[Results], path: str | Path) -> Path:

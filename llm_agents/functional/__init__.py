@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_agents.functional.action_scores import (
     NORMALIZATIONS,
+    ListTokens,
     Normalization,
     branch_entropies,
     branch_log_probs,
@@ -11,6 +12,7 @@ from llm_agents.functional.action_scores import (
     list_kl,
     list_log_mass,
     list_log_probs,
+    list_token_log_probs,
     normalize_scores,
 )
 from llm_agents.functional.advantage import (
@@ -86,6 +88,7 @@ __all__ = [
     "Algorithm",
     "DpoLoss",
     "KlEstimator",
+    "ListTokens",
     "LolLoss",
     "Normalization",
     "PreferenceLoss",
@@ -119,6 +122,7 @@ __all__ = [
     "list_kl",
     "list_log_mass",
     "list_log_probs",
+    "list_token_log_probs",
     "lol_loss",
     "macro_discounts",
     "masked_mean",

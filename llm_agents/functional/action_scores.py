@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -258,6 +258,83 @@ def branch_entropies(token_log_probs: Tensor, token_ids: Tensor, token_mask: Ten
     return entropies.masked_fill(~token_mask, 0)
 
 
+class ListTokens(NamedTuple):
+    """A policy over offered actions, token by token.
+
+    Args:
+        log_probs: ``[B, A, L]``, of each token after the ones before it; 0 where the mask is False.
+        entropies: ``[B, A, L]``, of the distribution that each token is drawn from.
+    """
+
+    log_probs: Tensor
+    entropies: Tensor
+
+
+def list_token_log_probs(
+    action_log_probs: Tensor, token_ids: Tensor, token_mask: Tensor
+) -> ListTokens:
+    """Decompose a policy over offered actions into the tokens of its actions, by the chain rule.
+
+        log p(w_j | w_<j) = ln Σ_{c shares a's first j tokens} π(c) − the same with j − 1
+
+    The tokens' log-probs of an action sum to its own log-prob, however the actions were scored, so
+    that what is drawn and what the ratio of each token says are one distribution.
+
+    Args:
+        action_log_probs: ``[B, A]``, log π(a); −∞ where there is no action.
+        token_ids: ``[B, A, L]`` int64.
+        token_mask: ``[B, A, L]`` bool, True = token; right-padded.
+
+    Returns:
+        Log-probs and entropies of tokens; a token without an alternative has 0 and 0.
+
+    Raises:
+        TypeError: `token_mask` is not boolean.
+        ValueError: The shapes differ, or an action begins another or equals it.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[[7, 1], [7, 2], [8, 0]]])
+        >>> mask = torch.tensor([[[True, True], [True, True], [True, False]]])
+        >>> pi = torch.tensor([[0.2, 0.3, 0.5]]).log()
+        >>> list_token_log_probs(pi, ids, mask).log_probs.exp()[0, 1]
+        tensor([0.5000, 0.6000])
+
+    References:
+        POAD (arXiv 2405.15821) on restricted actions. Differs: its release draws from this list,
+        but takes the ratio of the tokens' probabilities over the whole vocabulary.
+    """
+    check_rank("action_log_probs", action_log_probs, "[B, A]")
+    check_mask("token_mask", token_mask, token_ids, "token_ids")
+    check_shape(
+        "token_ids", token_ids[..., 0], action_log_probs.shape, "`action_log_probs`", "align them"
+    )
+    log_probs = full_precision(action_log_probs)
+    before, shared = _prefixes(token_ids, token_mask)
+    _check_no_action_begins_another(shared, token_mask)
+    exists = token_mask.unsqueeze(2)  # where a has no token j, its row is made 0 below
+    spread = log_probs[:, None, :, None].expand(shared.shape)
+    lowest = torch.finfo(log_probs.dtype).min
+
+    def mass(member: Tensor) -> Tensor:
+        return spread.masked_fill(~member & exists, -torch.inf).clamp(min=lowest).logsumexp(2)
+
+    tokens = (mass(shared) - mass(before)).masked_fill(~token_mask, 0)
+    total = mass(before).unsqueeze(2)
+    weights = (spread.clamp(min=lowest) - total).exp().masked_fill(~before, 0)
+    entropies = -(weights * tokens.unsqueeze(1)).sum(2)
+    return ListTokens(tokens, entropies.masked_fill(~token_mask, 0))
+
+
+def _prefixes(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``[B, A, A, L]`` bool twice: actions a and c agree before token j, and through it."""
+    both = mask.unsqueeze(1) & mask.unsqueeze(2)
+    same = both & (ids.unsqueeze(1) == ids.unsqueeze(2))
+    shared = same.int().cumprod(-1).bool()
+    before = torch.cat([torch.ones_like(shared[..., :1]), shared[..., :-1]], dim=-1)
+    return before & both, shared
+
+
 def _branches(log_probs: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     """Return ``[B, A, A, L]``: what each action offers after the beginning of each other one.
 
@@ -267,14 +344,11 @@ def _branches(log_probs: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     check_rank("token_log_probs", log_probs, "[B, A, L]")
     check_mask("token_mask", mask, log_probs, "token_log_probs")
     check_shape("token_ids", ids, log_probs.shape, "`token_log_probs`", "pass the tokens' ids")
-    both = mask.unsqueeze(1) & mask.unsqueeze(2)
-    same = both & (ids.unsqueeze(1) == ids.unsqueeze(2))
-    shared = same.int().cumprod(-1).bool()  # [a, c, j]: tokens 0 to j are the same
+    before, shared = _prefixes(ids, mask)
     _check_no_action_begins_another(shared, mask)
-    before = torch.cat([torch.ones_like(shared[..., :1]), shared[..., :-1]], dim=-1)
     copies = shared.sum(1).clamp(min=1).to(log_probs.dtype)
     branches = (log_probs - copies.log()).unsqueeze(1).expand(shared.shape)
-    return branches.masked_fill(~(before & both), -torch.inf).masked_fill(~mask.unsqueeze(2), 0)
+    return branches.masked_fill(~before, -torch.inf).masked_fill(~mask.unsqueeze(2), 0)
 
 
 def _check_no_action_begins_another(shared: Tensor, mask: Tensor) -> None:

@@ -11,14 +11,14 @@ Equation → function (``llm_agents.functional``):
 
 - A(t, j), backed up over tokens inside actions → `token_level_gae`; ArCHer → `archer_next_values`
 - π(w_j | prompt, w_<j) among the tokens that continue an offered action → `branch_log_probs`
-- what actions are drawn from, with ``behaviour: list`` → `list_log_probs`
+- what actions are drawn from, otherwise → `list_log_probs`; its tokens → `list_token_log_probs`
 
-Differs from the authors' code: with ``behaviour: trie``, the default, actions are drawn by walking
-the trie of the offered actions token by token, so that the ratio is that of the distribution that
-was sampled; theirs (``list``) draws from TWOSOME's softmax over the list and takes the ratio of
-token probabilities over the whole vocabulary. The trace inside an action is 1 by default, which
-gives the first token the action's own advantage; theirs is λ, in the first release γ·λ. Masks come
-from the actions' lengths, so that an advantage of exactly 0 counts and old ones never remain.
+Differs from the authors' code: with ``behaviour: decomposed``, the default, actions are drawn from
+TWOSOME's softmax over the list, and the ratio of a token is that of the same distribution; theirs
+(``list``) draws so too, but takes the ratio of token probabilities over the whole vocabulary. The
+trace inside an action is 1 by default, which gives the first token the action's own advantage;
+theirs is λ, in the first release γ·λ. Masks come from the actions' lengths, so that an advantage of
+exactly 0 counts and old ones never remain.
 
     lightning run recipes/poad_virtualhome_food_preparation.yaml
 """
@@ -32,7 +32,11 @@ import torch
 from torch import Tensor
 
 from llm_agents.errors import UserError
-from llm_agents.functional.action_scores import Normalization, branch_entropies
+from llm_agents.functional.action_scores import (
+    Normalization,
+    branch_entropies,
+    list_token_log_probs,
+)
 from llm_agents.functional.gae import (
     Advantages,
     archer_next_values,
@@ -46,7 +50,7 @@ from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_types import ActionScores
 from llm_agents.types import Choice, Rollout
 
-Behaviour = Literal["trie", "list"]
+Behaviour = Literal["decomposed", "trie", "list"]
 Credit = Literal["poad", "ntpo", "archer"]
 IntraTrace = Literal["one", "lambda", "gamma_lambda"]
 Tokens = Literal["all", "branching"]
@@ -57,9 +61,11 @@ class POAD(OnlinePPO):
 
     Args:
         policy: What acts; its adapter, or all of it, trains.
-        normalization: Length that an action's log-prob is divided by, for ``behaviour: list``.
-        behaviour: What actions are drawn from: ``trie`` token by token among those that continue an
-            offered action, ``list`` the softmax over the offered actions.
+        normalization: Length that an action's log-prob is divided by in the softmax.
+        behaviour: What actions are drawn from. ``decomposed``: the softmax over the offered
+            actions, whose chain rule gives the tokens' probabilities. ``trie``: token by token, the
+            model's own probabilities among those that continue an offered action. ``list``: that
+            softmax, with the ratio of token probabilities over the whole vocabulary, as released.
         credit: ``poad`` discounts nothing inside an action, ``ntpo`` tokens like actions,
             ``archer`` too, and bootstraps from the last token of the next action.
         intra_action_gamma: Discount from token to token, if it is not to follow from `credit`.
@@ -76,11 +82,11 @@ class POAD(OnlinePPO):
         self,
         policy: LanguagePolicy,
         normalization: Normalization = "word",
-        behaviour: Behaviour = "trie",
+        behaviour: Behaviour = "decomposed",
         credit: Credit = "poad",
         intra_action_gamma: float | None = None,
         intra_trace: IntraTrace = "one",
-        tokens: Tokens = "all",
+        tokens: Tokens = "branching",
         ppo: TokenPPOConfig | None = None,
         critic_widths: tuple[int, ...] = (1024, 512),
     ) -> None:
@@ -92,7 +98,7 @@ class POAD(OnlinePPO):
         if tokens == "branching" and behaviour == "list":
             raise UserError(
                 "`tokens: branching` leaves out tokens of probability 1, and over the whole "
-                "vocabulary none has it: set `behaviour: trie`, or `tokens: all`"
+                "vocabulary none has it: set `behaviour: decomposed`, or `tokens: all`"
             )
         self.behaviour, self.credit = behaviour, credit
         self.asks_entropies = behaviour == "list"  # those over the whole vocabulary cost
@@ -124,12 +130,17 @@ class POAD(OnlinePPO):
                 "that a walk from token to token has no place to stop: set `behaviour: list`, or "
                 "word them apart"
             )
-        log_probs, entropies = scores.branch_log_probs, scores.branch_entropies
-        if entropies is None:
+        if self.behaviour == "decomposed":
+            action_log_probs = scores.log_probs()
+            log_probs, entropies = list_token_log_probs(
+                action_log_probs, scores.token_ids, scores.token_mask
+            )
+        else:
+            log_probs = scores.branch_log_probs
             entropies = branch_entropies(
                 scores.token_log_probs, scores.token_ids, scores.token_mask
             )
-        action_log_probs = log_probs.sum(-1).masked_fill(~scores.mask, -torch.inf)
+            action_log_probs = log_probs.sum(-1).masked_fill(~scores.mask, -torch.inf)
         if self.tokens == "branching":
             before = _same_beginning(scores.token_ids, scores.token_mask)
             kept = _decisive(before, scores.token_mask)

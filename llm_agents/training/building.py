@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import ismethod
+from typing import TypeVar
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser
 
 from llm_agents.errors import UserError
+
+ObjectT = TypeVar("ObjectT")
 
 
 def resolve_self(values: object) -> None:
@@ -80,3 +83,20 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         waiting += [e for e in (current.__cause__, current.__context__) if e is not None]
+
+
+def instantiate(kind: type[ObjectT], section: object) -> ObjectT:
+    """Return the object of type `kind` that a part of a recipe describes.
+
+    Raises:
+        UserError: The part describes none.
+    """
+    resolve_self(section)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--object", type=kind)
+    with plain_faults(f"the recipe's {kind.__name__}"):
+        built = parser.instantiate(parser.parse_object({"object": section}))
+    found = built["object"]
+    if not isinstance(found, kind):
+        raise UserError(f"expected a {kind.__name__} in the recipe, got {section}")
+    return found

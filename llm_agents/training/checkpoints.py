@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
 from llm_agents.methods import OfflineModule
+from llm_agents.training.counting import StepCounter, passes
 from llm_agents.training.metrics import MetricsFile
 from llm_agents.training.stopping import StopSignals
 
@@ -51,7 +52,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def step_of(path: Path) -> int:
-    """Return the optimizer step that a checkpoint's name states; -1 for a name of another form."""
+    """Return the step that a checkpoint's name states; -1 for a name of another form."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else -1
 
@@ -66,11 +67,12 @@ class Checkpoints(Checkpoint):
 
     Args:
         folder: Where they go.
-        every: Optimizer steps between them; None for time alone.
+        every: Steps between them, as `counter` counts; None for time alone.
         minutes: Minutes after which one is due too; None for steps alone.
         keep: Newest ones kept.
         signals: Says whether someone asked the run to stop.
         metrics: The run's numbers: those of the step are kept in the checkpoint as well.
+        counter: Says how far the run is.
     """
 
     def __init__(
@@ -82,10 +84,11 @@ class Checkpoints(Checkpoint):
         keep: int,
         signals: StopSignals,
         metrics: MetricsFile,
+        counter: StepCounter,
     ) -> None:
         super().__init__()
         self.folder, self.every, self.minutes, self.keep = folder, every, minutes, keep
-        self.signals, self.metrics = signals, metrics
+        self.signals, self.metrics, self.counter = signals, metrics, counter
         self._seen_step = self._saved_step = -1
         self._waits = False
         self._saved_at = time.monotonic()
@@ -94,8 +97,8 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From here on a request to stop waits for the end of the step."""
         del pl_module
-        self._seen_step = trainer.global_step
-        self._saved_step = trainer.global_step if trainer.ckpt_path else -1
+        self._seen_step = self.counter.step
+        self._saved_step = self.counter.step if trainer.ckpt_path else -1
         self._saved_at = time.monotonic()
         self.signals.wait_for_step(trainer)
 
@@ -110,11 +113,11 @@ class Checkpoints(Checkpoint):
     ) -> None:
         """Save if it is time to, and stop if someone asked for it."""
         del outputs, batch, batch_idx
-        if trainer.global_step == self._seen_step:
+        if self.counter.step == self._seen_step:
             return  # gradients are still being accumulated
-        self._seen_step = trainer.global_step
+        before, self._seen_step = self._seen_step, self.counter.step
         self.metrics.note_step(trainer)
-        stop, due = self.signals.is_stopping(trainer), self._is_due(trainer)
+        stop, due = self.signals.is_stopping(trainer), self._is_due(trainer, before)
         if (stop or due) and not isinstance(pl_module, OfflineModule):
             self._waits = validation_follows(trainer)
             if self._waits:
@@ -122,7 +125,7 @@ class Checkpoints(Checkpoint):
         if stop or due:
             self.save(trainer)
         if stop:
-            raise self.signals.stopped(trainer.global_step)
+            raise self.signals.stopped(self.counter.step)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -131,23 +134,23 @@ class Checkpoints(Checkpoint):
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         stop = self.signals.is_stopping(trainer)
-        if stop or self._waits or self._saved_step == trainer.global_step:
+        if stop or self._waits or self._saved_step == self.counter.step:
             self.save(trainer)
         self._waits = False
         if stop:
-            raise self.signals.stopped(trainer.global_step)
+            raise self.signals.stopped(self.counter.step)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the last step: a run that is killed in the evaluation need not train again."""
         del pl_module
-        if self._saved_step != trainer.global_step:
+        if self._saved_step != self.counter.step:
             self.save(trainer)
         self.signals.stop_at_once()
 
-    def _is_due(self, trainer: Trainer) -> bool:
+    def _is_due(self, trainer: Trainer, before: int) -> bool:
         """Return whether enough steps or minutes have passed on all processes."""
-        if self.every is not None and trainer.global_step % self.every == 0:
+        if self.every is not None and passes(before, self.counter.step, self.every):
             return True
         if self.minutes is None:
             return False
@@ -160,7 +163,7 @@ class Checkpoints(Checkpoint):
 
     def save(self, trainer: Trainer) -> None:
         """Write a checkpoint of the present step."""
-        step = trainer.global_step
+        step = self.counter.step
         name = f"step-{step:08d}.ckpt"
         temporary = self.folder / f".{name}.{os.getpid() if trainer.world_size == 1 else 0}.tmp"
         self.metrics.save()

@@ -14,6 +14,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from llm_agents.data import OfflineDataModule
 from llm_agents.evaluation import (
+    EpisodeResults,
     Results,
     RewardResults,
     evaluate_policy,
@@ -21,8 +22,18 @@ from llm_agents.evaluation import (
     print_table,
     write_results,
 )
+from llm_agents.methods import OnlinePPO
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import PolicyReward
+from llm_agents.rollouts import TextRollouts
+from llm_agents.training.playing import (
+    TrainingWorlds,
+    agent_details,
+    evaluate_in_worlds,
+    put_on,
+    worlds_to_play,
+)
+from llm_agents.training.portraits import draw_run
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import GenerationConfig, PromptBatch, Reward
 from llm_agents.zoo.layout import RECIPE_FILE, REWARD_FILE, AdapterInfo, replace_folder
@@ -83,19 +94,24 @@ def method_name(module: LightningModule) -> str:
 
 def task_name(data: LightningDataModule) -> str:
     """Return the name of the task that a data module brings."""
+    if isinstance(data, TextRollouts):
+        return "+".join(TrainingWorlds.of(data).names)
     return type(data).__name__.removesuffix("DataModule").removesuffix("Data").lower()
 
 
 def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
     """Evaluate what a run has trained, or the policy that its recipe names."""
     data, module, config = cli.datamodule, cli.model, cli.evaluation_config
+    if isinstance(data, TextRollouts) and isinstance(module, OnlinePPO):
+        _evaluate_agent(module, data, cli, run)
+        return
     if not isinstance(data, OfflineDataModule) or not hasattr(module, "policy"):
         log.info("no evaluation: it needs a policy and a data module with test sets")
         return
     if not data.sources["test"]:
         log.info("no evaluation: `data.test` names no test set")
         return
-    details = {"method": method_name(module), "task": task_name(data)}
+    details: dict[str, Any] = {"method": method_name(module), "task": task_name(data)}
     details |= getattr(module, "outcome", {})
     if (run.adapter / REWARD_FILE).is_file():
         reward = PolicyReward.from_pretrained(str(run.adapter))
@@ -118,7 +134,27 @@ def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
     log.info("results: %s", run.path / "results.json")
 
 
-def keep_results(results: Results | RewardResults, folders: Sequence[Path]) -> None:
+def _evaluate_agent(agent: OnlinePPO, data: TextRollouts, cli: RecipeCLI, run: RunFolder) -> None:
+    """Let an agent play, keep what came of it, and draw it."""
+    config, home = cli.evaluation_config, TrainingWorlds.of(data)
+    put_on(agent, cli.trainer.strategy.root_device)
+    details = {**agent_details(agent, home), "training_seed": data.seed}
+    worlds = worlds_to_play(home, config)
+    results = evaluate_in_worlds(agent, worlds, config, name=details["method"], details=details)
+    if config.pictures:
+        for picture in draw_run(agent, home, results, run.path):
+            if run.adapter.is_dir():
+                shutil.copyfile(picture, run.adapter / picture.name)
+            log.info("picture: %s", picture)
+    keep_results(results, [run.adapter] if run.adapter.is_dir() else [])
+    keep_results(results, [run.path])
+    print_table(results)
+    log.info("results: %s", run.path / "results.json")
+
+
+def keep_results(
+    results: Results | RewardResults | EpisodeResults, folders: Sequence[Path]
+) -> None:
     """Write results to folders."""
     for folder in folders:
         write_results(folder, results)

@@ -1,6 +1,6 @@
 """Where a run's numbers go: one CSV file that a resumed run continues, and TensorBoard.
 
-Both count by optimizer steps taken: 0 is before the first.
+Both count what the run counts, optimizer steps or decisions in the worlds: 0 is before the first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
+    from llm_agents.training.counting import StepCounter
+
 Row = dict[str, float]
 STEP = "step"
 
 
 class MetricsFile(Logger):
-    """Writes ``metrics.csv``: one row an optimizer step, a column for each number's name.
+    """Writes ``metrics.csv``: one row a step, a column for each number's name.
 
     Lightning's CSV logger would delete the file of a run that is resumed. This one goes on with it,
     without the rows of steps that the killed run took after its last checkpoint.
@@ -38,7 +40,7 @@ class MetricsFile(Logger):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self.trainer: Trainer | None = None
+        self.counter: StepCounter | None = None
         self.row: Row = {}
         self._columns: list[str] = []
         self._start = 0  # where the present row begins in the file
@@ -67,8 +69,8 @@ class MetricsFile(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add numbers to the row of the present step."""
-        if self.trainer is not None:
-            step = self.trainer.global_step
+        if self.counter is not None:
+            step = self.counter.step
         numbers = {name: float(value) for name, value in metrics.items() if name != STEP}
         if self.row and (step or 0) < self.row[STEP]:
             self._amend(float(step or 0), numbers)
@@ -143,7 +145,7 @@ class MetricsFile(Logger):
         """Go on with the file as it was at a checkpoint.
 
         Args:
-            step: Optimizer step of the checkpoint.
+            step: Step of the checkpoint.
             row: Numbers of that step that the checkpoint holds.
         """
         rows = [old for old in read_rows(self.path) if old[STEP] < step]
@@ -189,14 +191,14 @@ def read_rows(path: Path) -> list[Row]:
 
 
 class StepTensorBoard(TensorBoardLogger):
-    """TensorBoard, by optimizer steps taken."""
+    """TensorBoard, by the steps that the run counts."""
 
-    trainer: Trainer | None = None
+    counter: StepCounter | None = None
 
     @override
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers at the present step."""
-        if self.trainer is not None:
-            step = self.trainer.global_step
+        if self.counter is not None:
+            step = self.counter.step
         super().log_metrics(metrics, step)

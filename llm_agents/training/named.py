@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser
 from lightning.pytorch import seed_everything
 
 from llm_agents.data import HHAData, OfflineDataModule
@@ -17,7 +16,7 @@ from llm_agents.evaluation import Results, RewardResults, compare, comparison_ta
 from llm_agents.judge import JudgeConfig, judge, make_pairs, tally
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import CallableReward, PolicyReward
-from llm_agents.training.building import plain_faults, resolve_self
+from llm_agents.training.building import instantiate
 from llm_agents.training.evaluating import keep_results, policy_results, reward_results
 from llm_agents.training.session import quieten_lightning
 from llm_agents.training.settings import EvaluationConfig
@@ -125,9 +124,7 @@ def default_folder(name: str) -> Path:
 def evaluation_config(request: Request) -> EvaluationConfig:
     """Return the recipe's section `evaluation` with the request's changes."""
     section = request.recipe.get("evaluation") or {}
-    config = _instantiate(EvaluationConfig, section)
-    if not isinstance(config, EvaluationConfig):
-        raise UserError(f"expected the keys of `evaluation`, got {section}")
+    config = instantiate(EvaluationConfig, section)
     if request.num_prompts is not None:
         config = replace(config, num_prompts=request.num_prompts)
     return config
@@ -144,9 +141,7 @@ def build_data(request: Request) -> OfflineDataModule:
     arguments = dict(section.get("init_args") or {})
     if request.data:
         arguments["test"] = list(request.data)
-    data = _instantiate(OfflineDataModule, {**section, "init_args": arguments})
-    if not isinstance(data, OfflineDataModule):
-        raise UserError(f"expected a data module with test sets, got {type(data).__name__}")
+    data = instantiate(OfflineDataModule, {**section, "init_args": arguments})
     if not data.sources["test"]:
         raise UserError("expected test sets: give `--data`, the recipe's `data.test` names none")
     return data
@@ -169,18 +164,14 @@ def build_reward(request: Request, config: EvaluationConfig) -> Reward:
             f"no recipe says by which reward `{request.name}` is judged: give `--reward` with a "
             "reward model's name or `package.module:function`"
         )
-    reward = _instantiate(Reward, section)
-    if not isinstance(reward, Reward):
-        raise UserError(f"expected a reward, got {section}")
-    return reward
+    return instantiate(Reward, section)  # type: ignore[type-abstract]  # a subclass is made
 
 
 def build_generation(request: Request, config: EvaluationConfig) -> GenerationConfig:
     """Return how answers are generated."""
     generation = config.generation
     if generation is None:
-        built = _instantiate(GenerationConfig, _model_argument(request, "generation") or {})
-        generation = built if isinstance(built, GenerationConfig) else GenerationConfig()
+        generation = instantiate(GenerationConfig, _model_argument(request, "generation") or {})
     if request.max_new_tokens is not None:
         generation = replace(generation, max_new_tokens=request.max_new_tokens)
     return generation
@@ -190,13 +181,3 @@ def _model_argument(request: Request, name: str) -> Any:  # noqa: ANN401  (a rec
     """Return an argument of the recipe's method."""
     model = request.recipe.get("model") or {}
     return (model.get("init_args") or {}).get(name)
-
-
-def _instantiate(kind: type, section: object) -> object:
-    """Return the object of type `kind` that a part of a recipe describes."""
-    resolve_self(section)
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--object", type=kind)
-    with plain_faults(f"the recipe's {kind.__name__}"):
-        built = parser.instantiate(parser.parse_object({"object": section}))
-    return built["object"]

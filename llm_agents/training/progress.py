@@ -21,26 +21,37 @@ from rich.progress import (
 )
 from typing_extensions import override
 
+from llm_agents.training.counting import StepCounter, is_online, passes
+
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 log = logging.getLogger(__name__)
 
-_SHOWN = ("loss", "val/reward", "val/nll", "val/loss", "val/accuracy")
-_WINDOW = 20  # optimizer steps over which the speed is averaged
+_SHOWN = (
+    "rollout/return_mean",
+    "rollout/success_rate",
+    "loss",
+    "val/reward",
+    "val/nll",
+    "val/loss",
+    "val/accuracy",
+)
+_WINDOW = 20  # steps over which the speed is averaged
 
 
 class RunProgress(ProgressBar):
-    """Shows optimizer steps, loss, the last validation and tokens per second.
+    """Shows how far the run is, loss or return, the last validation and the speed.
 
     Args:
-        every: Optimizer steps between lines where there is no terminal.
+        every: Steps between lines where there is no terminal.
+        counter: Says how far the run is.
         console: Where the bar is drawn; standard error by default.
     """
 
-    def __init__(self, every: int, console: Console | None = None) -> None:
+    def __init__(self, every: int, counter: StepCounter, console: Console | None = None) -> None:
         super().__init__()
-        self.every = every
+        self.every, self.counter = every, counter
         self.console = console or Console(file=sys.stderr)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -64,7 +75,7 @@ class RunProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the bar."""
         super().on_train_start(trainer, pl_module)
-        self._step = trainer.global_step
+        self._step = self.counter.step
         self._speeds.append((time.monotonic(), self._step, 0))
         if self._is_enabled and self.console.is_terminal:
             self._bar = Progress(
@@ -76,7 +87,7 @@ class RunProgress(ProgressBar):
                 TextColumn("{task.fields[text]}"),
                 console=self.console,
             )
-            total = trainer.max_steps if trainer.max_steps > 0 else None
+            total = self.counter.total
             self._task = self._bar.add_task("train", total=total, completed=self._step, text="")
             self._bar.start()
 
@@ -93,23 +104,24 @@ class RunProgress(ProgressBar):
         del outputs, batch_idx
         tokens = getattr(batch, "tokens", None)
         self._tokens += int(getattr(tokens, "num_tokens", 0))
-        if trainer.global_step == self._step:
+        if self.counter.step == self._step:
             return
-        self._step = trainer.global_step
+        before, self._step = self._step, self.counter.step
+        total = self.counter.total
         self._speeds.append((time.monotonic(), self._step, self._tokens))
         if self._bar is not None and self._task is not None:
             text = self._text(trainer, pl_module)
-            self._bar.update(self._task, completed=self._step, text=text)
-        elif self._is_enabled and self._is_line_due(trainer):
-            total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
-            left = self._left(trainer)
+            self._bar.update(self._task, completed=self._step, total=total, text=text)
+        elif self._is_enabled and self._is_line_due(before):
+            of = "" if total is None else f"/{total}"
+            left = self._left()
             text = self._text(trainer, pl_module)
-            log.info("step %d%s · %s%s", self._step, total, text, f" · {left} left" if left else "")
+            log.info("step %d%s · %s%s", self._step, of, text, f" · {left} left" if left else "")
 
-    def _is_line_due(self, trainer: Trainer) -> bool:
+    def _is_line_due(self, before: int) -> bool:
         """Return whether a line is due: at first, every so many steps, and at last."""
         first = len(self._speeds) == 2
-        return first or self._step % self.every == 0 or self._step == trainer.max_steps
+        return first or passes(before, self._step, self.every) or self._step == self.counter.total
 
     def _text(self, trainer: Trainer, pl_module: LightningModule) -> str:
         """Return the numbers to be shown."""
@@ -119,17 +131,20 @@ class RunProgress(ProgressBar):
         }
         found = ((name.replace("/", " "), float(known[name])) for name in _SHOWN if name in known)
         parts = [f"{name} {value:.4g}" for name, value in found]
-        (start, _, before), (end, _, after) = self._speeds[0], self._speeds[-1]
+        (start, first, before), (end, last, after) = self._speeds[0], self._speeds[-1]
         if after > before and end > start:
             parts.append(f"{(after - before) / (end - start):,.0f} tokens/s")
+        elif is_online(pl_module) and end > start:
+            parts.append(f"{(last - first) / (end - start):,.1f} decisions/s")
         return " · ".join(parts)
 
-    def _left(self, trainer: Trainer) -> str:
+    def _left(self) -> str:
         """Return the time left at the present speed."""
         (start, first, _), (end, last, _) = self._speeds[0], self._speeds[-1]
-        if trainer.max_steps <= last or last == first:
+        total = self.counter.total
+        if total is None or total <= last or last == first:
             return ""
-        seconds = (end - start) / (last - first) * (trainer.max_steps - last)
+        seconds = (end - start) / (last - first) * (total - last)
         return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
     @override
@@ -165,7 +180,7 @@ class RunProgress(ProgressBar):
         found = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
         if found and self._is_enabled and not trainer.sanity_checking:
             text = " · ".join(f"{name} {value:.4g}" for name, value in found.items())
-            log.info("step %d · %s", trainer.global_step, text)
+            log.info("step %d · %s", self.counter.step, text)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -3,12 +3,12 @@
 ==================  ==========================================================================
 ``recipe.yaml``     the resolved recipe
 ``versions.json``   packages, Python, commit, device, command
-``metrics.csv``     every logged number by optimizer step
+``metrics.csv``     every logged number by optimizer step, or by decisions in the worlds
 ``data.json``       rows of each split that were dropped or changed, with the reason
 ``tensorboard/``    the same for TensorBoard
 ``checkpoints/``    ``step-00000100.ckpt``: adapters, heads, optimizer, random and data state
 ``adapter/``        the best weights, as the zoo keeps them
-``results.json``    what the evaluation found, with texts and a picture; written last
+``results.json``    what the evaluation found, with texts or pictures; written last
 ==================  ==========================================================================
 """
 

@@ -9,17 +9,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from typing_extensions import override
 
 from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
+from llm_agents.methods import OnlinePPO
+from llm_agents.rollouts import TextRollouts
 from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
+from llm_agents.training.counting import StepCounter, is_online
 from llm_agents.training.evaluating import evaluate_trained, save_trained
-from llm_agents.training.metrics import MetricsFile, Row, StepTensorBoard
+from llm_agents.training.metrics import STEP, MetricsFile, Row, StepTensorBoard
+from llm_agents.training.playing import (
+    TrainingWorlds,
+    check_settings,
+    check_warm_up,
+    worlds_to_play,
+)
 from llm_agents.training.progress import RunProgress
 from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
 from llm_agents.training.settings import EvaluationConfig, RunConfig
@@ -40,24 +49,6 @@ _EXPECTED_WARNINGS = (
 )
 
 
-class StepCounter(Callback):
-    """Tells the loggers which trainer's steps they count.
-
-    Args:
-        loggers: Those that count.
-    """
-
-    def __init__(self, loggers: list[MetricsFile | StepTensorBoard]) -> None:
-        self.loggers = loggers
-
-    @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Hand the trainer over."""
-        del pl_module, stage
-        for logger in self.loggers:
-            logger.trainer = trainer
-
-
 class RecipeCLI(LightningCLI):
     """Builds module, data and trainer of a recipe.
 
@@ -70,6 +61,7 @@ class RecipeCLI(LightningCLI):
     def __init__(self, values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> None:
         self.run, self.signals = run, signals
         self.metrics = MetricsFile(run.path / "metrics.csv")
+        self.counter = StepCounter()
         super().__init__(
             args={name: value for name, value in values.items() if value is not None},
             run=False,
@@ -104,11 +96,14 @@ class RecipeCLI(LightningCLI):
         """Return the trainer with this run's folder, loggers, checkpoints and progress."""
         config = self.config_init["trainer"]
         settings = self.run_config
-        defaults = {
+        defaults: dict[str, Any] = {
             "default_root_dir": str(self.run.path),
             "enable_model_summary": False,
             "log_every_n_steps": 1,
         }
+        if is_online(self.model):
+            check_online(config)
+            defaults["max_epochs"] = 1  # the rollouts end when their budget does
         for name, value in defaults.items():
             if config[name] is None:
                 kwargs.setdefault(name, value)
@@ -118,9 +113,11 @@ class RecipeCLI(LightningCLI):
             ours.append(self._tensorboard())
         others = theirs if isinstance(theirs, list) else [theirs]
         added = [logger for logger in others if logger not in (None, True, False)]
-        callbacks: list[Callback] = [StepCounter(ours)]
+        for logger in ours:
+            logger.counter = self.counter
+        callbacks: list[Callback] = [self.counter]
         if config["enable_progress_bar"] is not False:
-            callbacks.append(RunProgress(settings.log_every))
+            callbacks.append(RunProgress(settings.log_every, self.counter))
         if config["enable_checkpointing"] is not False and not config["fast_dev_run"]:
             callbacks.append(
                 Checkpoints(
@@ -130,6 +127,7 @@ class RecipeCLI(LightningCLI):
                     keep=settings.keep_checkpoints,
                     signals=self.signals,
                     metrics=self.metrics,
+                    counter=self.counter,
                 )
             )
         given = config["callbacks"] or []
@@ -145,6 +143,26 @@ class RecipeCLI(LightningCLI):
         return StepTensorBoard(
             save_dir=self.run.path, name="", version="tensorboard", default_hp_metric=False, **purge
         )
+
+
+def check_online(trainer: Mapping[str, Any]) -> None:
+    """Refuse settings of the trainer that mean nothing where a method collects rollouts.
+
+    Raises:
+        UserError: Names the setting that does the same.
+    """
+    in_place_of = {
+        "max_steps": (-1, "data.total_frames"),
+        "max_epochs": (None, "data.total_frames"),
+        "accumulate_grad_batches": (1, "model.ppo.accumulate"),
+        "gradient_clip_val": (None, "model.ppo.max_grad_norm"),
+    }
+    for name, (default, other) in in_place_of.items():
+        if trainer[name] not in (default, None):
+            raise UserError(
+                f"expected no `trainer.{name}`, got {trainer[name]}: this method collects rollouts "
+                f"and takes its optimizer steps itself, so set `{other}`"
+            )
 
 
 def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | None) -> RunFolder:
@@ -225,7 +243,13 @@ def build(values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> Re
     given = {key: values[key] for key in known if key in values}
     resolve_self(given)
     with plain_faults("the recipe"):
-        return RecipeCLI(given, run, signals)
+        cli = RecipeCLI(given, run, signals)
+    data, module = cli.datamodule, cli.model
+    check_settings(cli.evaluation_config, in_worlds=isinstance(data, TextRollouts))
+    if isinstance(data, TextRollouts) and isinstance(module, OnlinePPO):
+        check_warm_up(module, data)
+        worlds_to_play(TrainingWorlds.of(data), cli.evaluation_config)  # refuses unknown names now
+    return cli
 
 
 def fit(cli: RecipeCLI, run: RunFolder) -> None:
@@ -242,6 +266,6 @@ def fit(cli: RecipeCLI, run: RunFolder) -> None:
             f"expected a checkpoint, {run.checkpoint} can't be read: {error}"
         ) from error
     row: Row = next((s["row"] for s in saved["callbacks"].values() if "row" in s), {})
-    cli.metrics.resume(int(saved["global_step"]), row)
+    cli.metrics.resume(int(row.get(STEP, saved["global_step"])), row)
     del saved
     cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=str(run.checkpoint))

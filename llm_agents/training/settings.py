@@ -19,10 +19,11 @@ class RunConfig:
         name: Name of the recipe's runs; the recipe's file name if null.
         stages: What is done: train, and evaluate what was trained. Without ``fit`` the policy is
             evaluated as the recipe gives it.
-        checkpoint_every: Optimizer steps between checkpoints; null saves by time alone.
+        checkpoint_every: Optimizer steps, or decisions in the worlds where a method collects
+            rollouts, between checkpoints; null saves by time alone.
         checkpoint_minutes: Minutes after which a checkpoint is due too; null saves by steps alone.
         keep_checkpoints: Newest checkpoints kept.
-        log_every: Optimizer steps between lines of progress where there is no terminal.
+        log_every: Steps of the same kind between lines of progress where there is no terminal.
     """
 
     folder: str | None = None
@@ -43,19 +44,29 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How the trained policy is evaluated at the end.
+    """How what was trained is evaluated at the end: on test prompts, or in worlds.
 
     Args:
         reward: Judge of the answers; the model's own if null.
         generation: How answers are generated; as in validation if null.
         num_prompts: Prompts of each test set, the first ones; null takes all.
+        episodes: Episodes in each world.
+        worlds: Further worlds, which the agent was not trained in.
+        num_worlds: Worlds that are played side by side.
+        baselines: Who plays the same worlds: an agent that draws at random, and the base model.
+        pictures: Draw learning curve, action probabilities and the credit of tokens.
         bootstrap: How intervals are computed.
-        seed: Seed of the generation, where it samples.
+        seed: Seed of the generation, where it samples, of the worlds and of the agent's draws.
     """
 
     reward: Reward | None = None
     generation: GenerationConfig | None = None
     num_prompts: int | None = None
+    episodes: int = 100
+    worlds: tuple[str, ...] = ()
+    num_worlds: int = 10
+    baselines: tuple[Literal["random", "zero-shot"], ...] = ("random", "zero-shot")
+    pictures: bool = True
     bootstrap: BootstrapConfig = field(default_factory=BootstrapConfig)
     seed: int = 0
 
@@ -66,6 +77,10 @@ class EvaluationConfig:
                 f"expected `evaluation.num_prompts` of at least 1, got {self.num_prompts}: leave "
                 "`evaluate` out of `run.stages` to skip the evaluation"
             )
+        for name in ("episodes", "num_worlds"):
+            value = getattr(self, name)
+            if value < 1:
+                raise UserError(f"expected `evaluation.{name}` of at least 1, got {value}")
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,24 @@ def test_a_questioned_key_is_laid_only_over_an_existing_one() -> None:
     assert "rank" not in str(found.values)
 
 
+def test_a_starred_key_is_laid_only_where_the_class_takes_it() -> None:
+    recipe = """\
+data: {class_path: llm_agents.rollouts.TextRollouts, init_args: {world: toy-lamp}}
+model: {class_path: nowhere.Nothing, init_args: {}}
+trainer: {}
+"""
+    overlay = """\
+data: {num_steps*: 8, batch_size*: 2, world*: toy-chest}
+model: {lr*: 1.0}
+trainer: {max_steps*: 2}
+"""
+    found = lay_over(read_text(recipe, "base.yaml"), read_text(overlay, "over.yaml"))
+    assert found.values["data"]["init_args"] == {"world": "toy-chest", "num_steps": 8}
+    assert found.values["model"]["init_args"] == {}
+    assert found.values["trainer"] == {}
+    assert str(found.place(("data", "init_args", "num_steps"))) == "over.yaml: line 1"
+
+
 def test_the_place_of_a_laid_value_is_the_overlay() -> None:
     found = laid("\nmodel:\n  policy:\n    base: y\n")
     assert str(found.place(("model", "init_args", "policy", "init_args", "base"))) == (

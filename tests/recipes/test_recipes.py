@@ -31,7 +31,7 @@ def name_of(path: Path) -> str:
 
 
 def test_all_recipes_are_found() -> None:
-    assert len(FILES) == 10
+    assert len(FILES) == 26
     default, paper = ({p.name for p in FILES if (p.parent.name == "paper") is is_paper}
                       for is_paper in (False, True))  # fmt: skip
     assert default == paper
@@ -63,11 +63,27 @@ def test_a_recipe_runs_to_its_results_under_the_tiny_overlay(path: Path, tmp_pat
     status = main(["run", str(path), "--overlay", str(TINY), "--run.folder", str(folder)])
     assert status == 0
     results = json.loads((folder / "results.json").read_text(encoding="utf8"))
-    assert [test["name"] for test in results["tests"]] == ["sample"]
+    data = yaml.safe_load(path.read_text(encoding="utf8"))["data"]["init_args"]
+    if "world" in data:
+        assert results["worlds"][0]["world"] == data["world"]
+        loss, optimum = "train/policy_loss", results["worlds"][0]["optimal_return"]
+        assert optimum == pytest.approx(OPTIMA[data["world"]], abs=1e-6)
+    else:
+        assert [test["name"] for test in results["tests"]] == ["sample"]
+        loss = "train/loss"
     assert (folder / "adapter" / "adapter_model.safetensors").stat().st_size > 0
     with (folder / "metrics.csv").open(encoding="utf8") as lines:
-        losses = [row for row in csv.DictReader(lines) if row.get("train/loss")]
+        losses = [row for row in csv.DictReader(lines) if row.get(loss)]
     assert losses
+
+
+# The best returns there are, computed from the worlds' rules; a return above is a bug.
+OPTIMA = {
+    "overcooked-tomato-salad": 0.920518,
+    "overcooked-tomato-lettuce-salad": 0.947656,
+    "virtualhome-food-preparation": 0.773781,
+    "virtualhome-entertainment": 0.598737,
+}
 
 
 PAPER = {
@@ -76,6 +92,79 @@ PAPER = {
     "dpo_hha": {"beta": 0.1, "reference_free": False},
     "pro_hha": {"sft_weight": 0.05},
 }
+
+
+# What the releases' scripts say; learning rates: see test below.
+TWOSOME_PPO = {
+    "gae_lambda": 0.95,
+    "num_epochs": 1,
+    "order": "phases",
+    "num_minibatches": 4,
+    "critic_minibatches": 4,
+    "accumulate": 8,
+    "chunk_weights": "equal",
+    "normalize_advantages": "chunk",
+    "unbiased_deviation": True,
+    "clip_epsilon": 0.2,
+    "value_clip": 0.2,
+    "value_coef": 0.5,
+    "entropy_coef": 0.01,
+    "target_kl": 0.02,
+    "on_target_kl": "stop",
+    "max_grad_norm": 0.5,
+    "eps": 1e-5,
+    "anneal": True,
+}
+POAD_PPO = TWOSOME_PPO | {
+    "macro_discount": False,
+    "num_epochs": 5,
+    "order": "interleaved",
+    "num_minibatches": 2,
+    "critic_minibatches": None,
+    "normalize_advantages": "minibatch",
+    "unbiased_deviation": False,
+    "entropy_coef": 1e-4,
+    "on_target_kl": "skip",
+    "anneal": False,
+}
+ONLINE = {
+    "twosome_overcooked_tomato_salad": (1, 500_000, 0.99, 1e-5, {"macro_discount": True}),
+    "twosome_overcooked_tomato_lettuce_salad": (1, 500_000, 0.99, 1e-5, {"macro_discount": True}),
+    "twosome_virtualhome_food_preparation": (10, 50_000, 0.95, 5e-5, {"macro_discount": False}),
+    "twosome_virtualhome_entertainment": (100, 200_000, 0.95, 5e-5, {"macro_discount": False}),
+    "poad_overcooked_tomato_salad": (1, 40_000, 0.99, 1e-5, {"accumulate": 1}),
+    "poad_overcooked_tomato_lettuce_salad": (1, 40_000, 0.99, 1e-5, {"accumulate": 1}),
+    "poad_virtualhome_food_preparation": (10, 6_000, 0.95, 5e-5, {"accumulate": 16}),
+    "poad_virtualhome_entertainment": (10, 200_000, 0.95, 5e-5, {"accumulate": 16}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ONLINE))
+def test_a_paper_recipe_of_an_agent_has_the_releases_numbers(name: str) -> None:
+    recipe = yaml.safe_load((RECIPES / "paper" / f"{name}.yaml").read_text(encoding="utf8"))
+    model, data = recipe["model"]["init_args"], recipe["data"]["init_args"]
+    seed, frames, gamma, critic_lr, more = ONLINE[name]
+    is_poad = name.startswith("poad")
+    expected = (POAD_PPO if is_poad else TWOSOME_PPO) | more
+    expected |= {"gamma": gamma, "critic_lr": critic_lr}
+    ppo = dict(model["ppo"])
+    released = {1e-5: 5e-7, 2e-5: 1e-6}[ppo.pop("lr")]
+    # AdamW in float16 moves a weight by lr / eps times its gradient, whose norm is at most 0.5.
+    assert released / 1e-5 == pytest.approx({0.99: 0.05, 0.95: 0.1}[gamma])
+    assert ppo == {key: value for key, value in expected.items() if value is not None}
+    assert (data["num_worlds"], data["num_steps"], data["total_frames"]) == (4, 32, frames)
+    assert data["bootstrap_at_limit"] is False
+    assert recipe["seed_everything"] == seed
+    policy = model["policy"]["init_args"]
+    assert policy["base"] == ("meta-llama/Llama-2-7b-hf" if is_poad else "huggyllama/llama-7b")
+    assert policy["dtype"] == "float16"
+    assert policy["lora"]["targets"] == ["q_proj", "v_proj"]
+    assert (policy["lora"]["r"], policy["lora"]["alpha"]) == (8, 16)
+    assert model["normalization"] == "word"
+    assert model["critic_widths"] == [1024, 512]
+    if is_poad:
+        assert (model["behaviour"], model["credit"]) == ("list", "poad")
+        assert model["intra_trace"] == "lambda"
 
 
 @pytest.mark.parametrize("name", sorted(PAPER))

@@ -8,6 +8,7 @@ import pytest
 from lightning.pytorch import Trainer
 from rich.console import Console
 
+from llm_agents.training.counting import StepCounter
 from llm_agents.training.progress import RunProgress
 
 
@@ -18,11 +19,12 @@ def test_a_terminal_sees_a_bar_with_loss_and_validation(
     from toy_method import ToyData, ToyMethod
 
     screen = io.StringIO()
-    progress = RunProgress(10, Console(file=screen, force_terminal=True, width=120))
+    counter = StepCounter()
+    progress = RunProgress(10, counter, Console(file=screen, force_terminal=True, width=120))
     trainer = Trainer(
         max_steps=4,
         val_check_interval=2,
-        callbacks=[progress],
+        callbacks=[counter, progress],
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,

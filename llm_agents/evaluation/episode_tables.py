@@ -1,0 +1,52 @@
+"""Results of played episodes as tables in the terminal."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+
+from llm_agents.evaluation.episodes import EpisodeResults, WorldResult
+from llm_agents.evaluation.intervals import Interval, format_interval
+
+_COLUMNS = {"agent": 9, "n": 3, "return": 23, "success": 14, "length": 6, "steps": 6}
+
+
+def episodes_table(results: EpisodeResults) -> Group:
+    """Return a table a world: one row for each agent that played it, then the optimum."""
+    tables = []
+    for world in dict.fromkeys(entry.world for entry in results.worlds):
+        entries = [entry for entry in results.worlds if entry.world == world]
+        tables.append(_world_table(entries, best=results.overall.agent))
+    confidence = f"{100 * results.bootstrap.confidence:g}%"
+    tables[-1].caption = f"{results.name}: mean [{confidence} interval over n episodes]"
+    return Group(*tables)
+
+
+def _world_table(entries: list[WorldResult], *, best: str) -> Table:
+    """Return the table of one world; its columns line up with those of the others."""
+    first = entries[0]
+    note = "" if first.is_trained_on else " (never trained in)"
+    table = Table(title=f"{first.world}{note}", title_justify="left", box=SIMPLE_HEAD)
+    for name, width in _COLUMNS.items():
+        justify = "left" if name == "agent" else "right"
+        table.add_column(name, min_width=width, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # one of its literals
+    for entry in entries:
+        table.add_row(
+            entry.agent,
+            f"{entry.num_episodes:,}",
+            format_interval(entry.discounted_return, 4),
+            _percent(entry.success),
+            f"{entry.decisions.mean:.1f}",
+            f"{entry.primitive_steps.mean:.1f}",
+            style="bold" if entry.agent == best else None,
+        )
+    if first.optimal_return is not None:
+        table.add_row("optimum", "", f"{first.optimal_return:.4f}", style="dim")
+    return table
+
+
+def _percent(share: Interval) -> str:
+    """Write a share with its interval."""
+    low, high = (100 * (share.mean if end is None else end) for end in (share.low, share.high))
+    return f"{100 * share.mean:.0f}% [{low:.0f}, {high:.0f}]"

@@ -1,0 +1,153 @@
+"""Trained agents by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch import seed_everything
+
+from llm_agents.errors import UserError
+from llm_agents.evaluation import EpisodeResults, print_table, write_results
+from llm_agents.methods import TWOSOME, OnlinePPO, is_agent, load_agent, read_agent
+from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.bundled import ALIASES
+from llm_agents.rollouts import TextRollouts
+from llm_agents.training.building import instantiate
+from llm_agents.training.playing import (
+    TrainingWorlds,
+    agent_details,
+    evaluate_in_worlds,
+    worlds_to_play,
+)
+from llm_agents.training.settings import EvaluationConfig
+from llm_agents.zoo import load_pretrained
+from llm_agents.zoo.hub import find_folder, is_whole_model
+
+log = logging.getLogger(__name__)
+
+
+def agent_folder(name: str) -> Path | None:
+    """Return the folder of the agent called `name`; None if what is there is no agent.
+
+    Raises:
+        UserError: There is nothing of that name.
+    """
+    if name in ALIASES or is_whole_model(Path(name)):
+        return None
+    folder = find_folder(name)
+    return folder if is_agent(folder) else None
+
+
+def agent_by_name(
+    name: str, *, behaviour: Literal["trie", "list"] | None = None, device: str | None = None
+) -> OnlinePPO:
+    """Load a trained agent, ready to act.
+
+    Args:
+        name: Zoo name, folder or Hub id.
+        behaviour: What a POAD agent draws its actions from, if not what it was trained with.
+        device: Where it runs; the accelerator by default, if there is one.
+
+    Raises:
+        UserError: It is no agent, or has no such choice.
+    """
+    folder = agent_folder(name)
+    if folder is None:
+        raise UserError(
+            f"expected an agent, but `{name}` was not trained in a world: it has no `agent.json`"
+        )
+    options: dict[str, str] = {} if behaviour is None else {"behaviour": behaviour}
+    if behaviour is not None and "behaviour" not in read_agent(folder)["options"]:
+        raise UserError(
+            f"`{name}` draws whole actions from their list: leave the behaviour out, it is a "
+            "choice of POAD's"
+        )
+    policy = load_pretrained(str(folder), device=device)
+    assert isinstance(policy, LanguagePolicy)
+    if behaviour == "list":
+        options["tokens"] = "all"
+    return load_agent(folder, policy, **options)
+
+
+@dataclass(frozen=True)
+class AgentRequest:
+    """Which agent is to play which worlds.
+
+    Args:
+        name: Zoo name, folder, Hub id, or alias of a base model, which then plays untrained.
+        recipe: Content of the recipe that it was trained with; empty if there is none.
+        worlds: What is played; the recipe's worlds if empty.
+        episodes: Episodes in each world; the recipe's number if None.
+        behaviour: See `agent_by_name`.
+        out: Where results go.
+    """
+
+    name: str
+    recipe: Mapping[str, Any]
+    worlds: tuple[str, ...]
+    episodes: int | None
+    behaviour: Literal["trie", "list"] | None
+    out: Path
+
+
+def evaluate_agent_named(request: AgentRequest) -> EpisodeResults:
+    """Let an agent play, print a table and keep the results.
+
+    Raises:
+        UserError: It can't be found, or nothing says which worlds are to be played.
+    """
+    seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
+    is_trained = agent_folder(request.name) is not None
+    if is_trained:
+        agent = agent_by_name(request.name, behaviour=request.behaviour)
+    else:
+        agent = zero_shot_agent(request.name)
+    home = home_of(request.recipe)
+    if not (request.worlds or home.names):
+        raise UserError(
+            f"nothing says in which world `{request.name}` is to play: give `--env` with the name "
+            "of one"
+        )
+    config = instantiate(EvaluationConfig, request.recipe.get("evaluation") or {})
+    if request.episodes is not None:
+        config = replace(config, episodes=request.episodes)
+    if request.worlds:
+        config = replace(config, worlds=())
+    details = agent_details(agent, home)
+    results = evaluate_in_worlds(
+        agent,
+        worlds_to_play(home, config, request.worlds),
+        config,
+        name=request.name,
+        details=details,
+        is_trained=is_trained,
+    )
+    write_results(request.out, results)
+    print_table(results)
+    return results
+
+
+def zero_shot_agent(name: str) -> OnlinePPO:
+    """Return a policy without any training in worlds as an agent: TWOSOME's, normalized by words.
+
+    Raises:
+        UserError: It is no policy.
+    """
+    policy = load_pretrained(name)
+    if not isinstance(policy, LanguagePolicy):
+        raise UserError(f"expected an agent or a policy, but `{name}` judges text: drop `--env`")
+    log.info("`%s` was not trained in a world: it plays zero-shot", name)
+    return TWOSOME(policy).to(policy.device).eval()
+
+
+def home_of(recipe: Mapping[str, Any]) -> TrainingWorlds:
+    """Return the worlds that a recipe trains in; none if it trains in none."""
+    section = recipe.get("data") or {}
+    if not str(section.get("class_path", "")).endswith("TextRollouts"):
+        return TrainingWorlds((), {}, None)
+    data = instantiate(TextRollouts, section)
+    return TrainingWorlds.of(data)

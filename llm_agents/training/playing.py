@@ -1,0 +1,182 @@
+"""Agents in worlds: which worlds are played, who plays beside the agent, what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from llm_agents.envs import TextEnv
+from llm_agents.envs.registry import make_world
+from llm_agents.errors import UserError
+from llm_agents.evaluation import (
+    EpisodeResults,
+    RandomAgent,
+    World,
+    ZeroShotAgent,
+    evaluate_agent,
+)
+from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
+from llm_agents.methods.online_ppo import OnlinePPO
+from llm_agents.rollouts import TextRollouts, play
+from llm_agents.rollouts.seeds import Purpose, world_seeds
+from llm_agents.training.settings import EvaluationConfig
+from llm_agents.types import Agent, Episode
+
+if TYPE_CHECKING:
+    from llm_agents.envs.prompts import PromptBuilder
+
+
+@dataclass(frozen=True)
+class TrainingWorlds:
+    """The worlds that an agent is at home in, and how it sees them and all others.
+
+    Args:
+        names: Names of the worlds.
+        options: Constructor arguments of these worlds; others are made without.
+        prompt: How observations become prompts; None is the builder's default.
+    """
+
+    names: tuple[str, ...]
+    options: Mapping[str, Any]
+    prompt: PromptBuilder | None
+
+    @classmethod
+    def of(cls, data: TextRollouts) -> TrainingWorlds:
+        """Return the worlds of a data module."""
+        return cls(tuple(dict.fromkeys(data.world_names)), data.world_options, data.prompt)
+
+    def make(self, name: str) -> TextEnv:
+        """Return a new world."""
+        return make_world(name, **(self.options if name in self.names else {}))
+
+
+def play_fresh(
+    home: TrainingWorlds,
+    name: str,
+    config: EvaluationConfig,
+    agent: Agent,
+    num_episodes: int,
+    generator: torch.Generator,
+) -> list[Episode]:
+    """Play episodes in new worlds, whose seeds no training world has and every agent gets."""
+    count = min(config.num_worlds, num_episodes)
+    seeds = world_seeds(config.seed, count, purpose=Purpose.EVALUATION)
+    worlds = []
+    for seed in seeds:
+        world = home.make(name)
+        world.reset(seed)
+        worlds.append(world)
+    return play(agent, worlds, num_episodes, generator, home.prompt)
+
+
+def worlds_to_play(
+    home: TrainingWorlds, config: EvaluationConfig, names: Sequence[str] = ()
+) -> list[World]:
+    """Return the worlds called `names`; without names those of training, then the recipe's others.
+
+    Raises:
+        UserError: A world is named twice, or there is none of that name.
+    """
+    twice = sorted(set(config.worlds) & set(home.names))
+    if twice:
+        raise UserError(
+            f"expected worlds in `evaluation.worlds` that are not trained in, got {twice[0]}: "
+            "leave it out, it is played anyway"
+        )
+    return [
+        World(
+            name=name,
+            play=partial(play_fresh, home, name, config),
+            optimal_return=home.make(name).optimal_return,
+            is_trained_on=name in home.names,
+        )
+        for name in dict.fromkeys(names or (*home.names, *config.worlds))
+    ]
+
+
+def evaluate_in_worlds(
+    agent: OnlinePPO,
+    worlds: Sequence[World],
+    config: EvaluationConfig,
+    *,
+    name: str,
+    details: Mapping[str, Any],
+    is_trained: bool = True,
+) -> EpisodeResults:
+    """Let an agent and those it is compared with play.
+
+    Args:
+        agent: The one that the results are about.
+        worlds: What is played.
+        config: How many episodes, and who plays beside.
+        name: What is evaluated, for tables.
+        details: Kept in the results.
+        is_trained: Whether it has learnt anything: a bare model is its own zero-shot baseline.
+    """
+    agents: dict[str, Agent] = {TRAINED if is_trained else ZERO_SHOT: agent}
+    if ZERO_SHOT in config.baselines and is_trained:
+        agents[ZERO_SHOT] = ZeroShotAgent(agent, agent.policy)
+    if RANDOM in config.baselines:
+        agents[RANDOM] = RandomAgent()
+    return evaluate_agent(
+        agents,
+        worlds,
+        config.episodes,
+        name=name,
+        seed=config.seed,
+        bootstrap=config.bootstrap,
+        details=details,
+    )
+
+
+def check_settings(config: EvaluationConfig, *, in_worlds: bool) -> None:
+    """Refuse settings of the other kind of evaluation, which would have no effect.
+
+    Raises:
+        UserError: Names the setting.
+    """
+    default = EvaluationConfig()
+    names: tuple[str, ...]
+    if in_worlds:
+        names, other = ("reward", "generation"), "answers to test prompts"
+    else:
+        names, other = ("worlds",), "agents that `TextRollouts` trains"
+    for name in names:
+        if getattr(config, name) != getattr(default, name):
+            raise UserError(f"expected no `evaluation.{name}`: it is for {other}")
+
+
+def check_warm_up(agent: OnlinePPO, data: TextRollouts) -> None:
+    """Refuse two numbers of warm-up steps: data and method count the same ones.
+
+    Raises:
+        UserError: Names both.
+    """
+    if data.warm_up_frames != agent.ppo.warm_up_frames:
+        raise UserError(
+            f"expected one number of warm-up steps, got data.warm_up_frames: {data.warm_up_frames} "
+            f"and model.ppo.warm_up_frames: {agent.ppo.warm_up_frames}: set both alike"
+        )
+
+
+def agent_details(agent: OnlinePPO, home: TrainingWorlds) -> dict[str, Any]:
+    """Return what is kept beside an agent's numbers."""
+    return {
+        "method": type(agent).__name__.lower(),
+        "task": "+".join(home.names),
+        "world_options": dict(home.options),
+        **agent.description(),
+        **agent.outcome,
+    }
+
+
+def put_on(agent: OnlinePPO, device: torch.device) -> None:
+    """Put an agent where it is to act; quantized weights stay where they are."""
+    if agent.policy.config.quantization is None:
+        agent.to(device)
+    else:
+        agent.critic.to(device)

@@ -1,0 +1,190 @@
+"""The pictures of an online run: its learning curve, and one episode of the trained agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill, shorten
+
+import torch
+
+from llm_agents.evaluation import (
+    CreditPicture,
+    DecisionPicture,
+    EpisodeResults,
+    plot_credit,
+    plot_curves,
+    plot_decisions,
+    read_curve,
+)
+from llm_agents.evaluation.episodes import TRAINED, ZERO_SHOT
+from llm_agents.methods.online_ppo import OnlinePPO
+from llm_agents.rollouts import PromptedWorld, RolloutCollector, TextWorlds
+from llm_agents.rollouts.collector import RolloutPlan
+from llm_agents.rollouts.seeds import Purpose, world_seeds
+from llm_agents.training.metrics import read_rows
+from llm_agents.training.playing import TrainingWorlds
+from llm_agents.types import Choice, Rollout
+
+log = logging.getLogger(__name__)
+
+CURVE, ACTIONS, CREDIT = "learning_curve.png", "action_probabilities.png", "token_credit.png"
+_LONGEST = 64  # decisions that are collected in search of an episode's end
+_TITLE, _LINE = 320, 92  # characters of a prompt above its actions, and of a line
+_WINDOW_SHARE = 0.05  # of a run, over which its curve is averaged
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The first episode of a rollout of one world.
+
+    Args:
+        rollout: ``T`` steps of one world.
+        num_steps: Steps of the episode, at most T.
+    """
+
+    rollout: Rollout
+    num_steps: int
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Return what the agent was asked."""
+        return self.rollout.choices[: self.num_steps]
+
+    @property
+    def index(self) -> torch.Tensor:
+        """Return ``[num_steps]`` int64, what it answered."""
+        return self.rollout.index[: self.num_steps, 0]
+
+
+def watch(agent: OnlinePPO, home: TrainingWorlds, seed: int) -> Watched:
+    """Collect an episode of the first training world."""
+    (number,) = world_seeds(seed, 1, purpose=Purpose.EVALUATION)
+    world = PromptedWorld(home.make(home.names[0]), home.prompt, number=0, seed=number)
+    plan = RolloutPlan(num_steps=_LONGEST, num_rollouts=1, seed=seed)
+    collector = RolloutCollector(agent, TextWorlds([world]), plan)
+    rollout = collector.collect()
+    collector.shutdown()
+    ended = (rollout.terminated | rollout.truncated)[:, 0].nonzero()
+    return Watched(rollout, int(ended[0, 0]) + 1 if len(ended) else _LONGEST)
+
+
+@torch.no_grad()
+def decision_pictures(agent: OnlinePPO, watched: Watched) -> list[DecisionPicture]:
+    """Return the probabilities of all actions in each situation, trained and zero-shot."""
+    steps: dict[Choice, int] = {}
+    for step, choice in enumerate(watched.choices):
+        steps.setdefault(choice, step)
+    choices = list(steps)
+    trained = _probabilities(agent, choices)
+    with agent.policy.without_adapters():
+        before = _probabilities(agent, choices)
+    found = []
+    for row, (choice, step) in enumerate(steps.items()):
+        count = len(choice.actions)
+        probabilities = {
+            TRAINED: tuple(trained[row, :count].tolist()),
+            ZERO_SHOT: tuple(before[row, :count].tolist()),
+        }
+        title = fill(f"step {step + 1}: {shorten(choice.prompt, _TITLE)}", _LINE)
+        chosen = int(watched.index[step])
+        found.append(DecisionPicture(title, choice.actions, probabilities, chosen))
+    return found
+
+
+def _probabilities(agent: OnlinePPO, choices: Sequence[Choice]) -> torch.Tensor:
+    """Return ``[B, A]``: what the agent draws its actions from."""
+    scores = agent.policy.score_actions(choices, agent.normalization)
+    return agent.units(choices, scores).action_log_probs.exp().cpu()
+
+
+@torch.no_grad()
+def credit_pictures(agent: OnlinePPO, watched: Watched) -> list[CreditPicture]:
+    """Return the advantage of each token of the actions taken; one for all in PPO on actions."""
+    choices, index = watched.choices, watched.index
+    advantages = agent.assign(watched.rollout).advantages[: watched.num_steps, 0].cpu()
+    mask = watched.rollout.mask[: watched.num_steps, 0].cpu()
+    scores = agent.policy.score_actions(choices, agent.normalization)
+    found = []
+    for step, taken in enumerate(index.tolist()):
+        real = scores.token_mask[step, taken]
+        tokens = [agent.policy.decode([i]) for i in scores.token_ids[step, taken][real].tolist()]
+        branches = scores.branch_log_probs[step, taken][real].tolist()
+        values = tuple(advantages[step][mask[step]].tolist())
+        texts = _unit_texts(tokens, branches, len(values))
+        found.append(CreditPicture(f"step {step + 1}", texts, values))
+    return found
+
+
+def _unit_texts(tokens: list[str], branches: list[float], num_units: int) -> tuple[str, ...]:
+    """Return the text of each unit; the tokens where a unit is the whole action.
+
+    Args:
+        tokens: Of the action.
+        branches: Log-prob of each among the offered continuations, 0 where there is but one.
+        num_units: 1, as many as tokens, or as many as there are places where actions part.
+    """
+    if num_units in (1, len(tokens)):
+        return tuple(tokens)
+    starts = [0, *(place for place, value in enumerate(branches) if place and value < 0)]
+    ends = [*starts[1:], len(tokens)]
+    return tuple("".join(tokens[a:b]) for a, b in zip(starts, ends, strict=True))
+
+
+def levels(results: EpisodeResults, world: str) -> dict[str, float]:
+    """Return the returns that a learning curve is compared with."""
+    found = {
+        entry.agent: entry.discounted_return.mean
+        for entry in results.worlds
+        if entry.world == world and entry.agent != TRAINED
+    }
+    optimum = results.overall.optimal_return
+    return found if optimum is None else {"optimum": optimum, **found}
+
+
+def draw_curves(
+    metrics: Mapping[str, Sequence[Path]],
+    path: Path,
+    *,
+    lines: Mapping[str, float],
+    title: str,
+) -> Path | None:
+    """Draw the mean return of finished episodes over a run, or over several that differ by seed.
+
+    Args:
+        metrics: ``metrics.csv`` of each run, by what the runs have in common.
+        path: Picture to write.
+        lines: Levels to compare with.
+        title: Above it.
+
+    Returns:
+        `path`; None if no episode ended in any run.
+    """
+    groups = {
+        name: [read_curve(read_rows(file)) for file in files] for name, files in metrics.items()
+    }
+    steps = [curve.steps[-1] for curves in groups.values() for curve in curves if curve.steps]
+    if not steps:
+        log.info("no learning curve: no episode ended in training")
+        return None
+    window = max(1.0, _WINDOW_SHARE * max(steps))
+    return plot_curves(groups, path, lines=lines, title=title, window=window)
+
+
+def draw_run(
+    agent: OnlinePPO, home: TrainingWorlds, results: EpisodeResults, folder: Path
+) -> list[Path]:
+    """Draw everything that there is to be seen of a run into its folder."""
+    name = home.names[0]
+    drawn = []
+    metrics = folder / "metrics.csv"
+    if metrics.is_file():
+        lines = levels(results, name)
+        curve = draw_curves({results.name: [metrics]}, folder / CURVE, lines=lines, title=name)
+        drawn += [] if curve is None else [curve]
+    watched = watch(agent, home, results.seed)
+    drawn.append(plot_decisions(decision_pictures(agent, watched), folder / ACTIONS))
+    drawn.append(plot_credit(credit_pictures(agent, watched), folder / CREDIT))
+    return drawn
