@@ -232,7 +232,9 @@ def evaluate(words: list[str]) -> int:
     )
     parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each world")
     parser.add_argument(
-        "--behaviour", choices=("trie", "list"), help="what a POAD agent draws its actions from"
+        "--behaviour",
+        choices=("decomposed", "trie", "list"),
+        help="what a POAD agent draws its actions from",
     )
     parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer")

@@ -43,7 +43,10 @@ def agent_folder(name: str) -> Path | None:
 
 
 def agent_by_name(
-    name: str, *, behaviour: Literal["trie", "list"] | None = None, device: str | None = None
+    name: str,
+    *,
+    behaviour: Literal["decomposed", "trie", "list"] | None = None,
+    device: str | None = None,
 ) -> OnlinePPO:
     """Load a trained agent, ready to act.
 
@@ -90,7 +93,7 @@ class AgentRequest:
     recipe: Mapping[str, Any]
     worlds: tuple[str, ...]
     episodes: int | None
-    behaviour: Literal["trie", "list"] | None
+    behaviour: Literal["decomposed", "trie", "list"] | None
     out: Path
 
 

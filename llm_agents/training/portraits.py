@@ -110,27 +110,26 @@ def credit_pictures(agent: OnlinePPO, watched: Watched) -> list[CreditPicture]:
     found = []
     for step, taken in enumerate(index.tolist()):
         real = scores.token_mask[step, taken]
-        tokens = [agent.policy.decode([i]) for i in scores.token_ids[step, taken][real].tolist()]
+        ids = scores.token_ids[step, taken][real].tolist()
         branches = scores.branch_log_probs[step, taken][real].tolist()
         values = tuple(advantages[step][mask[step]].tolist())
-        texts = _unit_texts(tokens, branches, len(values))
+        texts = tuple(map(agent.policy.decode, _unit_ids(ids, branches, len(values))))
         found.append(CreditPicture(f"step {step + 1}", texts, values))
     return found
 
 
-def _unit_texts(tokens: list[str], branches: list[float], num_units: int) -> tuple[str, ...]:
-    """Return the text of each unit; the tokens where a unit is the whole action.
+def _unit_ids(ids: list[int], branches: list[float], num_units: int) -> list[list[int]]:
+    """Return the tokens of each unit; one by one where a unit is the whole action.
 
     Args:
-        tokens: Of the action.
+        ids: Of the action.
         branches: Log-prob of each among the offered continuations, 0 where there is but one.
         num_units: 1, as many as tokens, or as many as there are places where actions part.
     """
-    if num_units in (1, len(tokens)):
-        return tuple(tokens)
     starts = [0, *(place for place, value in enumerate(branches) if place and value < 0)]
-    ends = [*starts[1:], len(tokens)]
-    return tuple("".join(tokens[a:b]) for a, b in zip(starts, ends, strict=True))
+    if num_units in (1, len(ids)):
+        starts = list(range(len(ids)))
+    return [ids[a:b] for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)]
 
 
 def levels(results: EpisodeResults, world: str) -> dict[str, float]:

@@ -22,6 +22,7 @@ from llm_agents.functional import (
     list_kl,
     list_log_mass,
     list_log_probs,
+    list_token_log_probs,
     normalize_scores,
 )
 from tests.functional.exact_text import exactly
@@ -442,3 +443,65 @@ def test_errors() -> None:
         list_entropy(torch.zeros(1, 2), torch.ones(1, 2).long())
     with pytest.raises(ValueError, match=r"`token_ids` of shape \(1, 3, 9\) like"):
         branch_log_probs(log_probs, torch.zeros(1, 3, 8).long(), mask)
+
+
+# --- the list's softmax, token by token
+
+
+def by_enumeration(
+    pi: dict[tuple[int, ...], float], action: tuple[int, ...]
+) -> tuple[list[float], list[float]]:
+    """Return the log-prob and the entropy at each token of an action, by summing over actions."""
+    log_probs, entropies = [], []
+    for place in range(len(action)):
+        alike = {other: p for other, p in pi.items() if other[:place] == action[:place]}
+        total = sum(alike.values())
+        tokens: dict[int, float] = {}
+        for other, p in alike.items():
+            tokens[other[place]] = tokens.get(other[place], 0.0) + p / total
+        log_probs.append(math.log(tokens[action[place]]))
+        entropies.append(-sum(p * math.log(p) for p in tokens.values()))
+    return log_probs, entropies
+
+
+LISTS = [
+    ((7, 1, 3), (7, 2), (8,), (7, 1, 4)),
+    ((5,),),
+    ((1, 2), (3, 4)),
+    ((1, 2, 3), (1, 2, 4), (1, 2, 5)),
+]
+
+
+@pytest.mark.parametrize("actions", LISTS)
+def test_tokens_of_the_list_are_those_of_enumeration(actions: tuple[tuple[int, ...], ...]) -> None:
+    raw = torch.randn(len(actions), generator=torch.Generator().manual_seed(3)).double()
+    probabilities = raw.softmax(0)
+    pi = dict(zip(actions, probabilities.tolist(), strict=True))
+    width = max(map(len, actions)) + 1  # a column of padding
+    ids = torch.zeros(1, len(actions) + 1, width, dtype=torch.int64)  # and a row without an action
+    mask = ids.bool()
+    for row, action in enumerate(actions):
+        ids[0, row, : len(action)] = torch.tensor(action)
+        mask[0, row, : len(action)] = True
+    log_probs = torch.full((1, len(actions) + 1), -math.inf, dtype=torch.float64)
+    log_probs[0, :-1] = probabilities.log()
+    log_probs.requires_grad_(True)
+    found = list_token_log_probs(log_probs, ids, mask)
+    for row, action in enumerate(actions):
+        expected, entropies = by_enumeration(pi, action)
+        close(found.log_probs[0, row, : len(action)], expected, 1e-12)
+        close(found.entropies[0, row, : len(action)], entropies, 1e-12)
+    assert found.log_probs[~mask].abs().sum() == 0
+    assert found.entropies[~mask].abs().sum() == 0
+    close(found.log_probs.sum(-1)[0, :-1], probabilities.log().tolist(), 1e-12)
+    found.log_probs.sum().backward()
+    assert log_probs.grad is not None
+    assert bool(log_probs.grad.isfinite().all())
+
+
+def test_tokens_of_the_list_need_a_place_to_stop() -> None:
+    ids, mask = torch.tensor([[[1, 2], [1, 0]]]), torch.tensor([[[True, True], [True, False]]])
+    with pytest.raises(ValueError, match="expected no action to begin another"):
+        list_token_log_probs(torch.zeros(1, 2), ids, mask)
+    with pytest.raises(ValueError, match="action_log_probs"):
+        list_token_log_probs(torch.zeros(1, 3), ids, mask)

@@ -283,7 +283,7 @@ def test_the_value_does_not_depend_on_the_adapter_or_the_batch(make_policy: Make
 # --- ratio, divergence, rates
 
 
-@pytest.mark.parametrize("method", ["twosome", "trie", "branching", "list"])
+@pytest.mark.parametrize("method", ["twosome", "decomposed", "trie", "branching", "list"])
 def test_the_first_ratio_is_one_though_dropout_is_configured(
     make_policy: MakePolicy, tmp_path: Path, method: str
 ) -> None:
@@ -291,9 +291,10 @@ def test_the_first_ratio_is_one_though_dropout_is_configured(
     critic = {"critic_widths": (16,)}
     modules: dict[str, Callable[[], OnlinePPO]] = {
         "twosome": lambda: TWOSOME(policy, **critic),
-        "trie": lambda: POAD(policy, **critic),
-        "branching": lambda: POAD(policy, tokens="branching", **critic),
-        "list": lambda: POAD(policy, behaviour="list", **critic),
+        "decomposed": lambda: POAD(policy, **critic),
+        "trie": lambda: POAD(policy, behaviour="trie", tokens="all", **critic),
+        "branching": lambda: POAD(policy, behaviour="trie", **critic),
+        "list": lambda: POAD(policy, behaviour="list", tokens="all", **critic),
     }
     module = modules[method]()
     metrics = fit(module, Rollouts(module, [Chest(seed=e) for e in range(3)], 8, 3), tmp_path)

@@ -36,8 +36,9 @@ def agent(make_policy: MakePolicy, family: str = "llama", **options: Any) -> POA
     return POAD(policy, ppo=ppo, critic_widths=(16,), **options)
 
 
-def test_the_walk_through_the_trie_is_a_policy(make_policy: MakePolicy) -> None:
-    module = agent(make_policy)
+@pytest.mark.parametrize("behaviour", ["decomposed", "trie"])
+def test_a_walk_from_token_to_token_is_a_policy(make_policy: MakePolicy, behaviour: str) -> None:
+    module = agent(make_policy, behaviour=behaviour, tokens="all")
     scores = module.policy.score_actions(CHOICES, "word", entropies=True)
     units = module.units(CHOICES, scores)
     torch.testing.assert_close(units.action_log_probs.exp().sum(1), torch.ones(2))
@@ -60,7 +61,7 @@ def test_the_walk_through_the_trie_is_a_policy(make_policy: MakePolicy) -> None:
 
 
 def test_the_released_behaviour_draws_from_the_list(make_policy: MakePolicy) -> None:
-    module = agent(make_policy, behaviour="list")
+    module = agent(make_policy, behaviour="list", tokens="all")
     scores = module.policy.score_actions(CHOICES, "word", entropies=True)
     units = module.units(CHOICES, scores)
     torch.testing.assert_close(units.action_log_probs, scores.log_probs())
@@ -73,8 +74,12 @@ def test_the_released_behaviour_draws_from_the_list(make_policy: MakePolicy) -> 
     )
 
 
-def test_units_may_be_the_tokens_with_an_alternative(make_policy: MakePolicy) -> None:
-    every, few = agent(make_policy), agent(make_policy, tokens="branching")
+@pytest.mark.parametrize("behaviour", ["decomposed", "trie"])
+def test_units_may_be_the_tokens_with_an_alternative(
+    make_policy: MakePolicy, behaviour: str
+) -> None:
+    every = agent(make_policy, behaviour=behaviour, tokens="all")
+    few = agent(make_policy, behaviour=behaviour, tokens="branching")
     few.critic.load_state_dict(every.critic.state_dict())
     scores = every.policy.score_actions(CHOICES, "word")
     all_units, few_units = every.units(CHOICES, scores), few.units(CHOICES, scores)
@@ -97,7 +102,7 @@ def test_units_may_be_the_tokens_with_an_alternative(make_policy: MakePolicy) ->
 
 
 def test_a_value_is_read_before_its_token(make_policy: MakePolicy) -> None:
-    module = agent(make_policy)
+    module = agent(make_policy, tokens="all")
     values, mask = module.unit_values([CHOICES[0]] * 2, torch.tensor([0, 1]))
     prompt = module.state_values([CHOICES[0]])
     torch.testing.assert_close(values[:, 0], prompt.expand(2), atol=1e-6, rtol=0)
@@ -116,7 +121,7 @@ def test_a_list_in_which_one_action_begins_another_has_no_walk(make_policy: Make
     module = agent(make_policy)
     with pytest.raises(UserError, match="the beginning of another"):
         module.act(nested, torch.Generator())
-    agent(make_policy, behaviour="list").act(nested, torch.Generator())
+    agent(make_policy, behaviour="list", tokens="all").act(nested, torch.Generator())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def test_with_trace_one_the_first_token_has_the_actions_advantage(make_policy: M
 
 
 def test_options_that_mean_nothing_together_are_refused(make_policy: MakePolicy) -> None:
-    with pytest.raises(UserError, match="behaviour: trie"):
+    with pytest.raises(UserError, match="behaviour: decomposed"):
         agent(make_policy, behaviour="list", tokens="branching")
     with pytest.raises(UserError, match="intra_action_gamma"):
         agent(make_policy, intra_action_gamma=1.5)

@@ -107,7 +107,7 @@ def test_a_run_trains_plays_and_leaves_results_and_pictures(
     ]
     assert all(entry.num_episodes == 4 for entry in results.worlds)
     assert results.details["method"] == "poad"
-    assert results.details["behaviour"] == "trie"
+    assert results.details["behaviour"] == "decomposed"
     for entry in results.worlds:
         assert entry.optimal_return is not None
         assert entry.discounted_return.mean <= entry.optimal_return + 1e-6
