@@ -109,24 +109,32 @@ def credit_pictures(agent: OnlinePPO, watched: Watched) -> list[CreditPicture]:
     scores = agent.policy.score_actions(choices, agent.normalization)
     found = []
     for step, taken in enumerate(index.tolist()):
-        real = scores.token_mask[step, taken]
-        ids = scores.token_ids[step, taken][real].tolist()
-        branches = scores.branch_log_probs[step, taken][real].tolist()
+        listed = [
+            ids[real].tolist()
+            for ids, real in zip(scores.token_ids[step], scores.token_mask[step], strict=True)
+        ]
         values = tuple(advantages[step][mask[step]].tolist())
-        texts = tuple(map(agent.policy.decode, _unit_ids(ids, branches, len(values))))
+        texts = tuple(map(agent.policy.decode, _unit_ids(listed, taken, len(values))))
         found.append(CreditPicture(f"step {step + 1}", texts, values))
     return found
 
 
-def _unit_ids(ids: list[int], branches: list[float], num_units: int) -> list[list[int]]:
+def _unit_ids(listed: list[list[int]], taken: int, num_units: int) -> list[list[int]]:
     """Return the tokens of each unit; one by one where a unit is the whole action.
 
     Args:
-        ids: Of the action.
-        branches: Log-prob of each among the offered continuations, 0 where there is but one.
-        num_units: 1, as many as tokens, or as many as there are places where actions part.
+        listed: Tokens of all offered actions.
+        taken: Position of the action among them.
+        num_units: 1, as many as its tokens, or as many as there are places where actions part.
     """
-    starts = [0, *(place for place, value in enumerate(branches) if place and value < 0)]
+    ids = listed[taken]
+    starts = [0]
+    for place in range(1, len(ids)):
+        alike = {
+            tuple(other[place : place + 1]) for other in listed if other[:place] == ids[:place]
+        }
+        if len(alike) > 1:
+            starts.append(place)
     if num_units in (1, len(ids)):
         starts = list(range(len(ids)))
     return [ids[a:b] for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)]
