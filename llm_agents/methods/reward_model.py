@@ -25,6 +25,7 @@ from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.functional.preference import bradley_terry_loss, regression_loss
+from llm_agents.methods.content_cache import tensors_digest
 from llm_agents.methods.dpo import pairs
 from llm_agents.methods.offline import OfflineModule
 from llm_agents.methods.preparation import Reference, progress
@@ -103,6 +104,7 @@ class RewardTraining(OfflineModule):
         self.name = name
         self.head = RewardHead(policy.hidden_size, dropout, pooling, width)
         self._features: Tensor | None = None
+        self._visited: dict[str, Tensor] = {}
         self._format: dict[str, str | int | None] = {}
         self.save_settings(
             objective=objective,
@@ -214,7 +216,19 @@ class RewardTraining(OfflineModule):
 
     def validate(self, batch: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """Return ``[B, K]`` logits and stored scores of a validation batch."""
-        return self.logits(batch.tokens).view_as(batch.rewards).cpu(), batch.rewards.cpu()
+        if self._features is None:
+            logits = self.logits(batch.tokens)
+        else:  # a frozen trunk says the same at every validation
+            logits = self.head.of_features(self._validation_features(batch.tokens))
+        return logits.view_as(batch.rewards).cpu(), batch.rewards.cpu()
+
+    def _validation_features(self, tokens: TokenBatch) -> Tensor:
+        """Return what the head reads of a validation batch, computed at its first visit."""
+        fields = ("prompt_ids", "prompt_mask", "response_ids", "response_mask")
+        key = tensors_digest((name, getattr(tokens, name)) for name in fields)
+        if key not in self._visited:
+            self._visited[key] = self.head.features(*response_states(self.policy, tokens))
+        return self._visited[key]
 
     def summarize(self, parts: list[Any]) -> tuple[dict[str, float], float]:
         """Return loss, accuracy over pairs without ties, and agreement with the stored scores."""
