@@ -1,0 +1,172 @@
+"""A whole PPO iteration, rollout and update, beside the peers' way of scoring its choices.
+
+Ours is timed whole: TorchRL's collector, worlds, prompts, tokenizer, critic and update, once the
+run is warm. A peer's iteration is what scoring alone would cost it: every choice of the rollout is
+scored once without gradient and once with it in each epoch, as nothing is remembered; that is timed
+on a few choices of the same rollout and multiplied by their number. Their critics, extra passes and
+environments are left out, so the ratios are on the low side. CPU time of the process, one thread.
+The last line is a JSON object of ratios, above 1 is faster.
+
+    python benchmarks/online_iteration.py --quick
+    python benchmarks/online_iteration.py            # keeps its results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from action_peers import cached_scores, repeat_scores
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from llm_agents.methods import TWOSOME, PPOConfig
+from llm_agents.policies import LanguagePolicy, LoraConfig
+from llm_agents.rollouts import TextRollouts
+from llm_agents.types import Choice, Rollout
+
+ROOT = Path(__file__).resolve().parents[1]
+WORLD = "overcooked-tomato-salad"
+NUM_WORLDS, NUM_STEPS, NUM_EPOCHS = 4, 32, 1  # TWOSOME's own
+
+
+class Clock(Callback):
+    """Keeps the CPU time of each iteration and the choices of the last one."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.choices: tuple[Choice, ...] = ()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Rollout, *_: Any
+    ) -> None:
+        self.times.append(time.process_time())
+        self.choices = batch.choices
+
+
+def our_iterations(top_layers: int | None, number: int) -> tuple[TWOSOME, list[float], Clock]:
+    """Return the CPU seconds of all iterations but the first."""
+    torch.manual_seed(0)
+    lora = LoraConfig(r=8, alpha=16, targets=("q_proj", "v_proj"), top_layers=top_layers)
+    policy = LanguagePolicy.from_pretrained("smollm2-135m-instruct", lora=lora)
+    agent = TWOSOME(policy, ppo=PPOConfig(num_epochs=NUM_EPOCHS, lr=1e-4, target_kl=None))
+    frames = NUM_WORLDS * NUM_STEPS * (number + 1)
+    data = TextRollouts(
+        WORLD, num_worlds=NUM_WORLDS, num_steps=NUM_STEPS, total_frames=frames, seed=0
+    )
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            default_root_dir=folder,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[clock],
+        ).fit(agent, data)
+    return agent, [b - a for a, b in zip(clock.times, clock.times[1:], strict=False)], clock
+
+
+def timed(run: Callable[[], object]) -> float:
+    begin = time.process_time()
+    run()
+    return time.process_time() - begin
+
+
+def peer_iteration(
+    scores: Callable[[Any, Sequence[Any]], list[Tensor]], agent: TWOSOME, choices: list[Choice]
+) -> float:
+    """Return the CPU seconds that scoring a whole iteration costs a peer, from a few choices."""
+    model, encoder = agent.policy.causal_model, agent.policy._scorer.encoder
+    encoded = [encoder.encode(choice) for choice in choices]
+    total = NUM_WORLDS * NUM_STEPS
+
+    def act() -> None:
+        with torch.no_grad():
+            scores(model, encoded)
+
+    def update() -> None:
+        for choice in encoded:
+            (row,) = scores(model, [choice])
+            (-row.log_softmax(0)[0]).backward()
+        agent.zero_grad()
+
+    return (timed(act) + NUM_EPOCHS * timed(update)) * total / len(encoded)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer iterations and choices")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    iterations, sampled = (1, 2) if options.quick else (3, 4)
+    agent, whole, clock = our_iterations(None, iterations)
+    asked, _, remembered = agent.policy.memory_statistics()
+    distinct = list(dict.fromkeys(clock.choices))
+    choices = [distinct[i % len(distinct)] for i in range(sampled)]
+    ours = statistics.median(whole)
+    repeat = peer_iteration(repeat_scores, agent, choices)
+    cached = peer_iteration(cached_scores, agent, choices)
+    top = statistics.median(our_iterations(6, iterations)[1])
+    print(
+        f"an iteration of {NUM_WORLDS * NUM_STEPS} steps, {len(distinct)} distinct choices: ours "
+        f"{ours:.1f} s, adapters in the top 6 layers {top:.1f} s; scoring alone costs the peer that "
+        f"repeats {repeat:.0f} s, the one that caches {cached:.0f} s",
+        flush=True,
+    )
+    ratios = {
+        "iteration_vs_repeat": round(repeat / ours, 1),
+        "iteration_vs_prefix_cache": round(cached / ours, 1),
+        "iteration_vs_repeat_trunk_cache": round(repeat / top, 1),
+        "answered_from_memory": round(remembered / asked, 3),
+    }
+    if not options.quick:
+        write_results(ratios)
+    print(json.dumps(ratios))
+
+
+def write_results(ratios: dict[str, float]) -> None:
+    """Keep a full run's numbers."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    content = {
+        "date": date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
+        "torch": version("torch"),
+        "ratios": ratios,
+    }
+    path = ROOT / "benchmarks" / "results" / "online_iteration.json"
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()
