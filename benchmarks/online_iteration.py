@@ -133,8 +133,8 @@ def main() -> None:
     top = statistics.median(our_iterations(6, iterations)[1])
     print(
         f"an iteration of {NUM_WORLDS * NUM_STEPS} steps, {len(distinct)} distinct choices: ours "
-        f"{ours:.1f} s, adapters in the top 6 layers {top:.1f} s; scoring alone costs the peer that "
-        f"repeats {repeat:.0f} s, the one that caches {cached:.0f} s",
+        f"{ours:.1f} s, top 6 layers {top:.1f} s; scoring alone: {repeat:.0f} s "
+        f"for the peer that repeats, {cached:.0f} s for the one that caches",
         flush=True,
     )
     ratios = {
