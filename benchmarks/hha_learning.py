@@ -47,6 +47,7 @@ PROMPT_TOKENS, RESPONSE_TOKENS = 128, 64
 POLICY_PROMPT_TOKENS, POLICY_RESPONSE_TOKENS = 96, 48
 LONG_PROMPT_TOKENS, LONG_RESPONSE_TOKENS = 200, 96
 TEST_PROMPTS, VALIDATION_PROMPTS, TEST_ANSWERS = 300, 64, 120
+LEARNING_RATE = 3e-4
 
 LIMITS = {
     "data.max_prompt_tokens": POLICY_PROMPT_TOKENS,
@@ -227,7 +228,8 @@ def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
     start = {
         "model.policy.adapter": str(work / "nll" / "adapter"),
         "trainer.max_steps": steps,
-        "trainer.val_check_interval": steps,
+        "trainer.val_check_interval": steps + 1,  # the last weights count: nothing is selected
+        "model.optimizer.lr": LEARNING_RATE,
     }
     queue = [
         (
@@ -309,7 +311,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--steps", type=int, default=48, help="optimizer steps of each objective")
+    parser.add_argument("--steps", type=int, default=32, help="optimizer steps of each objective")
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
     prepare(options.data, options.work)
