@@ -97,6 +97,9 @@ OBJECTIVES = (
 )
 
 
+COMPARED = ("nll", "a_lol_seq")
+
+
 def prompt_of(row: dict[str, list[list[str]]]) -> str:
     return "".join(row["prefix"][0])
 
@@ -228,17 +231,20 @@ def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
     start = {
         "model.policy.adapter": str(work / "nll" / "adapter"),
         "trainer.max_steps": steps,
-        "trainer.val_check_interval": steps + 1,  # the last weights count: nothing is selected
+        "trainer.val_check_interval": steps,
+        "trainer.limit_val_batches": 1,  # the last weights count: nothing is selected
         "model.optimizer.lr": LEARNING_RATE,
+        "model.options.budget": "whole",
     }
+    pairs = [(objective, seed) for seed in seeds for objective in OBJECTIVES]
+    pairs.sort(key=lambda pair: pair[0].name not in COMPARED)  # the comparison that counts first
     queue = [
         (
             objective.recipe,
             work / f"{objective.name}-{seed}",
             {**shared, **start, **objective.overrides, "seed_everything": seed},
         )
-        for seed in seeds
-        for objective in OBJECTIVES
+        for objective, seed in pairs
     ]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda job: run(*job), queue))

@@ -78,7 +78,8 @@ class ALoL(OfflineModule):
             reward); ``good_random`` draws evenly among those of positive advantage;
             ``all_priority`` is ``good_priority`` over all responses; None is ``uniform`` for
             ``nll``, ``good_priority`` for the others. The options with a value take a share of the
-            budget as large as the share of responses whose advantage is positive.
+            budget as large as the share of responses whose advantage is positive; see `budget` of
+            the options.
         clamp_advantages: Count a negative advantage as 0; off, such responses are made less likely.
         value: How the reference's value is fitted.
         optimizer: How parameters are updated.
@@ -248,7 +249,7 @@ class ALoL(OfflineModule):
             by="reward" if self.values is None else "advantage",
         )
         share = 1.0
-        if stats is not None:
+        if stats is not None and self.options.budget == "share":
             is_all = self.sampling == "all_priority"
             share = (stats.everything if is_all else stats.preferred).share_kept
         source.set_sampling(weights, self.num_batches(share))

@@ -61,12 +61,15 @@ class OfflineOptions:
         training_rewards: ``stored`` takes the data's own rewards, ``scored`` lets `reward` score
             the training responses once. A-LoL subtracts values fitted to `reward` from them, so
             both should be of one scale.
+        budget: What `max_steps` means where a method drops responses. ``share``, as in the paper:
+            with 60 % of them left, it takes 60 % of the steps. ``whole``: the steps as they stand.
         if_none_better: What is kept when no validation beats the reference.
         tokens_per_batch: Tokens a pass when the reference goes through the training data.
         cache: Where results of the reference are kept; the user's cache folder if None.
     """
 
     training_rewards: Literal["stored", "scored"] = "stored"
+    budget: Literal["share", "whole"] = "share"
     if_none_better: Literal["last", "reference"] = "last"
     tokens_per_batch: int = 8192
     cache: str | None = None

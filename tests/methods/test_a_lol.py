@@ -164,6 +164,16 @@ def test_budget_is_scaled_by_the_positive_share(toy: Any) -> None:
     assert (trainer.max_steps, trainer.val_check_interval) == (21, 4), "put back at the end"
 
 
+def test_the_whole_budget_is_taken_if_asked(toy: Any) -> None:
+    rows = toy.rows(repeats=1)
+    for row, good in zip(rows, [1.0, 1.0, 0.0, 0.0], strict=True):
+        row["rewards"] = [good, 0.0]
+    module = with_value(toy, 0.2, options=OfflineOptions(budget="whole"))
+    log = toy.fit(module, toy.data(rows), max_steps=5, val_check_interval=5)
+    assert module.total_steps == len(log.losses) == 5
+    assert {row for rows in log.rows for row in rows} <= {0, 2}  # still only those that are good
+
+
 @pytest.mark.parametrize("sampling", ["uniform", None])
 def test_budget_is_whole_without_advantages(toy: Any, sampling: Any) -> None:
     module = make(toy, algorithm="wbc", sampling=sampling)
