@@ -35,7 +35,6 @@ import matplotlib.pyplot as plt
 
 from llm_agents.evaluation import (
     Interval,
-    Results,
     combine_seeds,
     read_results,
     read_reward_results,
@@ -192,10 +191,8 @@ def reward_models(work: Path, jobs: int) -> None:
         **shared,
         **sources(split, "judge"),
         "seed_everything": 12,
+        "trainer.max_steps": 800,
         "model.width": 512,
-        "model.dropout": 0.5,
-        "model.score_loss": "mse",
-        "model.optimizer.lr": 5e-4,
         "model.name": "judge",
     }
     with ThreadPoolExecutor(jobs) as pool:
@@ -259,19 +256,20 @@ def interval(value: Interval) -> dict[str, float | None]:
 
 
 def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]:
-    """Return every row of the table from the runs that have finished."""
-
-    def runs(name: str) -> list[Results]:
-        return [read_results(work / f"{name}-{seed}") for seed in seeds]
-
-    baseline = runs("nll")
+    """Return the table's rows, each from the seeds that have finished."""
     rows: dict[str, object] = {}
     for objective in OBJECTIVES:
-        found = runs(objective.name)
+        done = [s for s in seeds if (work / f"{objective.name}-{s}" / "results.json").exists()]
+        done = [s for s in done if (work / f"nll-{s}" / "results.json").exists()]
+        if not done:
+            continue
+        found = [read_results(work / f"{objective.name}-{seed}") for seed in done]
+        baseline = [read_results(work / f"nll-{seed}") for seed in done]
         tests = [entry.tests[-1] for entry in found]
         rows[objective.name] = {
-            "reward": interval(combine_seeds(found)["all"]),
-            "minus_nll": interval(combine_seeds(found, minus=baseline)["all"]),
+            "seeds": done,
+            "reward": interval(combine_seeds(found)["test"]),
+            "minus_nll": interval(combine_seeds(found, minus=baseline)["test"]),
             "by_seed": [round(test.reward.mean, 4) for test in tests],
             "words": round(sum(test.words.mean for test in tests) / len(tests), 1),
             "distinct": [
@@ -282,11 +280,13 @@ def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]
     models = {
         name: [asdict(test) for test in read_reward_results(work / name).tests]
         for name in ("reward", "judge")
+        if (work / name / "results.json").exists()
     }
     return {
         "date": date.today().isoformat(),
-        "seeds": list(seeds),
+        "test_prompts": TEST_ANSWERS,
         "steps": steps,
+        "learning_rate": LEARNING_RATE,
         "reward_models": models,
         "objectives": rows,
     }
@@ -317,12 +317,16 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument(
+        "--summarize", action="store_true", help="run nothing: the table of what has finished"
+    )
     parser.add_argument("--steps", type=int, default=32, help="optimizer steps of each objective")
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
-    prepare(options.data, options.work)
-    reward_models(options.work, options.jobs)
-    objectives(options.work, seeds, options.jobs, options.steps)
+    if not options.summarize:
+        prepare(options.data, options.work)
+        reward_models(options.work, options.jobs)
+        objectives(options.work, seeds, options.jobs, options.steps)
     summary = summarize(options.work, seeds, options.steps)
     results = ROOT / "benchmarks" / "results"
     results.mkdir(exist_ok=True)
