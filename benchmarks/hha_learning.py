@@ -255,6 +255,22 @@ def interval(value: Interval) -> dict[str, float | None]:
     }
 
 
+def judge_again(work: Path) -> None:
+    """Let the judge score answers that an earlier judge has scored; nothing is generated."""
+    from llm_agents.evaluation import rescore, write_results
+    from llm_agents.rewards import PolicyReward
+
+    judge = PolicyReward.from_pretrained(str(work / "judge" / "adapter"))
+    for objective in OBJECTIVES:
+        for folder in sorted(work.glob(f"{objective.name}-[0-9]")):
+            if not (folder / "results.json").exists():
+                continue
+            results = read_results(folder)
+            if results.reward.version != judge.version:
+                write_results(folder, rescore(results, judge))
+                print(f"{folder.name}: scored again", flush=True)
+
+
 def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]:
     """Return the table's rows, each from the seeds that have finished."""
     rows: dict[str, object] = {}
@@ -320,10 +336,15 @@ def main() -> None:
     parser.add_argument(
         "--summarize", action="store_true", help="run nothing: the table of what has finished"
     )
+    parser.add_argument(
+        "--judge-again", action="store_true", help="score finished runs' answers by a new judge"
+    )
     parser.add_argument("--steps", type=int, default=32, help="optimizer steps of each objective")
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
-    if not options.summarize:
+    if options.judge_again:
+        judge_again(options.work)
+    elif not options.summarize:
         prepare(options.data, options.work)
         reward_models(options.work, options.jobs)
         objectives(options.work, seeds, options.jobs, options.steps)

@@ -25,7 +25,7 @@ from llm_agents.evaluation.pictures import (
     plot_decisions,
     read_curve,
 )
-from llm_agents.evaluation.policy import evaluate_policy
+from llm_agents.evaluation.policy import evaluate_policy, rescore
 from llm_agents.evaluation.report import (
     comparison_table,
     plot_results,
@@ -86,6 +86,7 @@ __all__ = [
     "read_episode_results",
     "read_results",
     "read_reward_results",
+    "rescore",
     "results_table",
     "share",
     "write_episode_results",

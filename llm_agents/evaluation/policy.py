@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -81,6 +82,34 @@ def evaluate_policy(
         tests=_summaries(answered, bootstrap),
         answers=tuple(answer for entry in answered for answer in entry.answers),
         details=dict(details or {}),
+    )
+
+
+def rescore(results: Results, reward: Reward) -> Results:
+    """Score the answers of earlier results with another reward; nothing is generated.
+
+    Args:
+        results: As `read_results` gives them.
+        reward: The new judge.
+
+    Returns:
+        The same answers with their new scores, and the numbers that follow.
+
+    Raises:
+        UserError: A score is not finite.
+    """
+    answered = []
+    for test in results.test_names():
+        start = time.perf_counter()
+        answers = [answer for answer in results.answers if answer.test == test]
+        rewards, parts = score(reward, [a.prompt for a in answers], [a.response for a in answers])
+        scored = [replace(a, reward=float(r)) for a, r in zip(answers, rewards, strict=True)]
+        answered.append(_Answered(test, scored, parts, time.perf_counter() - start))
+    return replace(
+        results,
+        reward=describe_reward(reward),
+        tests=_summaries(answered, results.bootstrap),
+        answers=tuple(answer for entry in answered for answer in entry.answers),
     )
 
 

@@ -22,6 +22,7 @@ from llm_agents.evaluation import (
     compare,
     evaluate_policy,
     read_results,
+    rescore,
     write_results,
 )
 from llm_agents.policies import LoraConfig
@@ -37,6 +38,11 @@ def length_reward(prompts: Sequence[Prompt], responses: Sequence[str]) -> list[f
         len(prompt[-1].text) / 100 + len(text) / 1000
         for prompt, text in zip(prompts, responses, strict=True)
     ]
+
+
+def length_of_answer(prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+    del prompts
+    return [len(text) / 100 for text in responses]
 
 
 REWARD = CallableReward(length_reward, low=0.0, high=5.0, name="length", version="1")
@@ -94,6 +100,22 @@ def test_the_numbers_are_means_over_prompts(results: Results) -> None:
     assert results.overall.reward.mean == pytest.approx(sum(rewards) / 8)
     assert results.overall.num_truncated == sum(answer.is_truncated for answer in results.answers)
     assert results.overall.num_tokens == sum(answer.num_tokens for answer in results.answers)
+
+
+def test_earlier_answers_are_scored_by_another_judge(
+    policy: Any, results: Results, tmp_path: Path
+) -> None:
+    write_results(tmp_path, results)
+    other = CallableReward(length_of_answer, low=0.0, high=9.0, name="answer", version="2")
+    found = rescore(read_results(tmp_path), other)
+    sets = {"first": batches(policy), "second": batches(policy, TEXTS[:3])}
+    directly = evaluate_policy(policy, other, sets, SHORT)
+    assert [a.response for a in found.answers] == [a.response for a in directly.answers]
+    assert [a.reward for a in found.answers] == [a.reward for a in directly.answers]
+    assert [t.reward for t in found.tests] == [t.reward for t in directly.tests]
+    assert found.reward.name == "answer"
+    with pytest.raises(UserError, match="reward"):
+        combine_seeds([found], minus=[results])
 
 
 def test_batching_does_not_matter(policy: Any, results: Results) -> None:
