@@ -318,7 +318,8 @@ def picture(summary: dict[str, object], path: Path) -> None:
         axis.plot([value["low"], value["high"]], [place, place], color="0.4", linewidth=2)
         axis.plot(value["mean"], place, "o", color="C0")
     axis.axvline(0.0, color="0.7", linewidth=1)
-    axis.set_yticks(range(len(names)), list(reversed(names)))
+    labels = [f"{name} ({len(rows[name]['seeds'])} seeds)" for name in reversed(names)]
+    axis.set_yticks(range(len(names)), labels)
     axis.set_xlabel("held-out reward minus continued NLL's (95 % over seeds and prompts)")
     figure.savefig(path, dpi=150)
 
