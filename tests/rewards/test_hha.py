@@ -131,5 +131,5 @@ def test_long_dialogues_lose_their_beginning(folder: Path) -> None:
         (Turn("user", start * 90 + " and this is how the long question ends"),) for start in "xy"
     ]
     scores = reward(long, ["Yes, it ends here."] * 2)
-    assert scores[0] == scores[1]
+    torch.testing.assert_close(scores[0], scores[1], rtol=0, atol=1e-6)  # equal but for rounding
     assert OpenAssistantReward.from_pretrained(str(folder)).max_tokens == 1024
