@@ -18,7 +18,6 @@ import argparse
 import json
 import logging
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -28,8 +27,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +35,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from datasets import Dataset
+from keeping import keep
 from lightning.pytorch import Callback, Trainer
 from transformers import TrainerCallback
 
@@ -443,27 +441,11 @@ def main() -> None:
 
 def write_results(ratios: dict[str, float], found: dict[str, list[Timing]]) -> None:
     """Keep a full run's numbers."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    content = {
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
-        "peer": f"trl {version('trl')}",
-        "torch": version("torch"),
-        "tokens_per_second": {
-            kind: [round(timing.tokens_per_second, 1) for timing in timings]
-            for kind, timings in found.items()
-        },
-        "ratios": ratios,
+    speeds = {
+        kind: [round(timing.tokens_per_second, 1) for timing in timings]
+        for kind, timings in found.items()
     }
-    path = ROOT / "benchmarks" / "results" / "offline.json"
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    keep("offline", ("torch", "trl"), tokens_per_second=speeds, ratios=ratios)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,11 @@ import argparse
 import json
 import logging
 import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +30,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from action_peers import cached_scores, repeat_scores
+from keeping import keep
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -144,28 +141,8 @@ def main() -> None:
         "answered_from_memory": round(remembered / asked, 3),
     }
     if not options.quick:
-        write_results(ratios)
+        keep("online_iteration", ratios=ratios)
     print(json.dumps(ratios))
-
-
-def write_results(ratios: dict[str, float]) -> None:
-    """Keep a full run's numbers."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    content = {
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
-        "torch": version("torch"),
-        "ratios": ratios,
-    }
-    path = ROOT / "benchmarks" / "results" / "online_iteration.json"
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
 
 
 if __name__ == "__main__":

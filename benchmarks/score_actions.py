@@ -15,7 +15,6 @@ import argparse
 import copy
 import json
 import os
-import platform
 import random
 import resource
 import statistics
@@ -25,8 +24,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +32,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from action_peers import cached_scores, cached_seq2seq, repeat_scores, repeat_seq2seq
+from keeping import keep
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -381,27 +379,11 @@ def full(rounds: int, only: Sequence[str]) -> tuple[dict[str, float], Found]:
 
 def write_results(ratios: dict[str, float], found: Found) -> None:
     """Keep a full run's numbers."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    content = {
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-        "cpu_seconds": {
-            case: {way: [round(value, 3) for value in times] for way, times in ways.items()}
-            for case, ways in found.items()
-        },
-        "ratios": ratios,
+    seconds = {
+        case: {way: [round(value, 3) for value in times] for way, times in ways.items()}
+        for case, ways in found.items()
     }
-    path = ROOT / "benchmarks" / "results" / "score_actions.json"
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    keep("score_actions", ("torch", "transformers"), cpu_seconds=seconds, ratios=ratios)
 
 
 def main() -> None:

@@ -16,15 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
-import subprocess
 import time
-from datetime import date
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from keeping import keep
 
 from llm_agents.envs import PromptBuilder, TextEnv, make_world
 
@@ -82,26 +81,11 @@ def main() -> None:
 
 def write_results(keys: dict[str, float], measured: dict[str, dict[str, float]]) -> None:
     """Keep a full run's numbers."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    content = {
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
-        "python": platform.python_version(),
-        "steps_per_second": {
-            name: {part: round(rate) for part, rate in rates.items()}
-            for name, rates in measured.items()
-        },
-        "keys": keys,
+    rates = {
+        name: {part: round(rate) for part, rate in rates.items()}
+        for name, rates in measured.items()
     }
-    path = ROOT / "benchmarks" / "results" / "text_env.json"
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    keep("text_env", (), steps_per_second=rates, keys=keys)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,10 @@ def response_states(policy: LanguagePolicy, tokens: TokenBatch) -> ResponseState
 
     Args:
         policy: The trunk; gradients flow to whatever trains.
-        tokens: B rows, each with at least one prompt token.
+        tokens: B rows.
     """
     states, _ = policy.hidden_states(tokens, part="all")
     lengths = tokens.prompt_mask.sum(1)
-    if not bool((lengths > 0).all()):
-        raise ValueError("expected at least one token in each prompt")
     rows = torch.arange(len(states), device=states.device)
     offsets = torch.arange(tokens.response_mask.shape[1], device=states.device)
     if policy.is_encoder_decoder:  # the decoder's states follow the padded encoder's

@@ -37,7 +37,7 @@ def test_states_in_a_batch_are_those_of_a_row_alone(base: str, make_batch: Any) 
     torch.testing.assert_close(found.hidden[mask], responses[mask], rtol=0, atol=1e-5)
 
 
-def test_a_prompt_without_tokens_is_refused(make_batch: Any) -> None:
+def test_a_prompt_without_tokens_is_refused_by_the_policy(make_batch: Any) -> None:
     policy = LanguagePolicy.from_pretrained("tiny-random-llama", trainable=False)
-    with pytest.raises(ValueError, match="at least one token in each prompt"):
+    with pytest.raises(ValueError, match="at least one token in each prompt, row 1 has none"):
         response_states(policy, make_batch(policy, [([5], "a"), ([], "b")]))
