@@ -320,7 +320,7 @@ def picture(summary: dict[str, object], path: Path) -> None:
     axis.axvline(0.0, color="0.7", linewidth=1)
     labels = [f"{name} ({len(rows[name]['seeds'])} seeds)" for name in reversed(names)]
     axis.set_yticks(range(len(names)), labels)
-    axis.set_xlabel("held-out reward minus continued NLL's (95 % over seeds and prompts)")
+    axis.set_xlabel("held-out reward minus continued NLL's, 95 % interval")
     figure.savefig(path, dpi=150)
 
 
