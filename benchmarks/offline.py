@@ -18,7 +18,6 @@ import argparse
 import json
 import logging
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ import torch
 from datasets import Dataset
 from keeping import keep
 from lightning.pytorch import Callback, Trainer
+from memory import peak_of_this_process
 from transformers import TrainerCallback
 
 from llm_agents.data import HHAData
@@ -377,7 +377,7 @@ def memory_of(kind: str, source: str, steps: int) -> None:
         else:
             _, pairs = texts(source, rows, policy)
             timed_peer(method, policy, pairs, steps, folder)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    print(peak_of_this_process() // 1024)
 
 
 KINDS = [
@@ -427,25 +427,32 @@ def main() -> None:
             "dpo_tokens_vs_trl_dpo_precomputed": ratio(found, "ours:dpo", "trl:dpo_precomputed"),
             "dpo_tokens_vs_trl_dpo_trunk_cache": ratio(found, "ours:dpo@top", "trl:dpo@top"),
         }
-        for name, pair in {
-            "dpo": ("ours:dpo", "trl:dpo"),
-            "sft": ("ours:a_lol", "trl:sft"),
-        }.items():
-            mine, theirs = (peak_memory(kind, options.data, 4) for kind in pair)
-            print(f"peak memory of a process: {pair[0]} {mine} MB, {pair[1]} {theirs} MB")
-            ratios[f"memory_vs_trl_{name}"] = round(theirs / mine, 2)
+        peaks = {kind: peak_memory(kind, options.data, 4) for kind in KINDS if "@" not in kind}
+        print(f"peak memory of a process in MB: {peaks}")
+        ratios |= {
+            "memory_vs_trl_dpo": round(peaks["trl:dpo"] / peaks["ours:dpo"], 2),
+            "memory_vs_trl_sft": round(peaks["trl:sft"] / peaks["ours:a_lol"], 2),
+        }
         ratios |= {f"loss_difference_{name}": value for name, value in differences.items()}
-        write_results(ratios, found)
+        write_results(ratios, found, peaks)
     print(json.dumps(ratios))
 
 
-def write_results(ratios: dict[str, float], found: dict[str, list[Timing]]) -> None:
+def write_results(
+    ratios: dict[str, float], found: dict[str, list[Timing]], peaks: dict[str, int]
+) -> None:
     """Keep a full run's numbers."""
     speeds = {
         kind: [round(timing.tokens_per_second, 1) for timing in timings]
         for kind, timings in found.items()
     }
-    keep("offline", ("torch", "trl"), tokens_per_second=speeds, ratios=ratios)
+    keep(
+        "offline",
+        ("torch", "trl"),
+        tokens_per_second=speeds,
+        ratios=ratios,
+        peak_memory_mb=peaks,
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import copy
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 from action_peers import cached_scores, cached_seq2seq, repeat_scores, repeat_seq2seq
 from keeping import keep
+from memory import peak_of_this_process
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -149,7 +149,7 @@ class Bench:
     def __init__(self, policy: LanguagePolicy) -> None:
         self.policy, self.model = policy, policy.causal_model
         self.words = Words(policy)
-        self.encoder = policy._scorer.encoder  # one that remembers ids for all ways
+        self.encoder = policy.scorer.encoder  # one that remembers ids for all ways
         seq2seq = policy.is_encoder_decoder
         self.peers = {
             "repeat": repeat_seq2seq if seq2seq else repeat_scores,
@@ -308,9 +308,9 @@ def memory_of(way: str, shape: tuple[int, int, int]) -> None:
     bench.warm_up()
     peers = [] if way == "ours" else [way]
     case = bench.update("memory", (1, *shape), 1, peers=peers)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_of_this_process()
     case.ways[way](0)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((peak_of_this_process() - before) / 1024)
 
 
 # --- the run ------------------------------------------------------------------------------------
