@@ -1,0 +1,134 @@
+"""Preferences from the log-probs of two answers, asked in both orders.
+
+A model that is asked which of two texts is better favors one place. Asked in both orders, that
+favor adds up to nothing; what is left is
+
+    d = ½ [log π(1 | a, b) − log π(2 | a, b) + log π(2 | b, a) − log π(1 | b, a)]
+
+which is above 0 where a is better. No text is generated, and every distinct pair is asked once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from llm_agents.errors import UserError
+from llm_agents.rewards.annotation_backends import AnnotationBackend
+from llm_agents.rewards.annotation_memory import AnswerMemory, parts
+from llm_agents.rewards.annotation_prompts import Goal, JudgeTemplate, PairPrompts, Version
+from llm_agents.rewards.annotation_report import order_report
+from llm_agents.rewards.annotator import (
+    FIRST,
+    SECOND,
+    TIE,
+    UNKNOWN,
+    Annotated,
+    CaptionAnnotator,
+    Question,
+)
+
+_ANSWERS = ("1", "2")
+
+
+class ChoiceAnnotator(CaptionAnnotator):
+    """Asks a language model for the number of the better caption, in both orders.
+
+    Args:
+        backend: The language model.
+        goal: What the player is after: ``defaultgoal``, ``zeroknowledge``, ``combat``, ``gold`` or
+            ``stairs``.
+        version: Wording: ``default`` or ``reworded``.
+        template: ``chat`` for a chat model, ``plain`` for a base model.
+        margin: Differences of log-probs up to this are a tie.
+    """
+
+    memory: AnswerMemory
+
+    def __init__(
+        self,
+        backend: AnnotationBackend,
+        *,
+        goal: Goal = "defaultgoal",
+        version: Version = "default",
+        template: JudgeTemplate = "chat",
+        margin: float = 0.0,
+    ) -> None:
+        check_margin(margin)
+        self.backend, self.margin = backend, margin
+        self.prompts = PairPrompts(goal, version, template)
+        self.memory = AnswerMemory()
+
+    def name_parts(self) -> dict[str, str]:
+        """Return what file names may be made of."""
+        return {
+            "model": self.backend.name,
+            "goal": self.prompts.goal,
+            "version": self.prompts.version,
+            "mode": "choice",
+        }
+
+    def identity(self) -> dict[str, object]:
+        """Return what the preferences depend on."""
+        return {
+            **self.name_parts(),
+            "backend": self.backend.identity(),
+            "template": self.prompts.template,
+            "prompt": self.prompts.wording(),
+            "margin": self.margin,
+        }
+
+    def compare(self, questions: Sequence[Question]) -> Annotated:
+        """Ask about pairs whose captions differ."""
+        keys = [tuple(sorted((question.first, question.second))) for question in questions]
+        new = [key for key in dict.fromkeys(keys) if self.memory.get(key) is None]
+        for part in parts(new):
+            found = self._ask(part)
+            self.memory.put({key: both for key, both in found.items() if not math.isnan(sum(both))})
+        preferences = np.full(len(questions), UNKNOWN, dtype=np.int8)
+        counts = Counter(asked=2 * len(new))
+        for row, (question, key) in enumerate(zip(questions, keys, strict=True)):
+            known = self.memory.get(key)
+            if known is None:  # the model said neither number, and the pair stays unknown
+                counts["unreadable"] += 1
+                continue
+            one, two = known if key[0] == question.first else (-known[1], -known[0])
+            preferences[row] = preference_of(0.5 * (one + two), self.margin)
+            counts += Counter(
+                first_place_won=int(one > 0) + int(two < 0),
+                places_decided=int(one != 0) + int(two != 0),
+                orders_agree=int((one > 0) == (two > 0)),
+                orders_compared=1,
+            )
+        return Annotated(preferences, counts)
+
+    def report(self, counts: Counter[str]) -> dict[str, object]:
+        """Return how much was asked, and the position bias."""
+        return {key: counts[key] for key in ("asked", "unreadable")} | order_report(counts)
+
+    def _ask(self, pairs: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[float, float]]:
+        """Return for each pair by how much its first text wins: in its order, and exchanged."""
+        prompts = [self.prompts.choice(a, b) for a, b in pairs]
+        prompts += [self.prompts.choice(b, a) for a, b in pairs]
+        log_probs = self.backend.answer_log_probs(prompts, self.prompts.template, _ANSWERS)
+        lead = (log_probs[:, 0] - log_probs[:, 1]).tolist()
+        leads = zip(lead[: len(pairs)], lead[len(pairs) :], strict=True)
+        return {pair: (one, -two) for pair, (one, two) in zip(pairs, leads, strict=True)}
+
+
+def preference_of(difference: float, margin: float) -> int:
+    """Return the preference for a first side that leads by `difference`."""
+    if math.isnan(difference):
+        return UNKNOWN
+    if abs(difference) <= margin:
+        return TIE
+    return FIRST if difference > 0 else SECOND
+
+
+def check_margin(margin: float) -> None:
+    """Raise a `UserError` for a margin that is no number of at least 0."""
+    if not 0 <= margin < math.inf:
+        raise UserError(f"expected `margin` of at least 0, got {margin}")
