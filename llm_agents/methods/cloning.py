@@ -1,0 +1,267 @@
+"""Behavioural cloning: a language model that does what somebody did; GLAM's comparison with RL.
+
+Carta et al., ICML 2023 (arXiv 2302.02662), BC-GFlan-T5 and BC-Bot: the trajectories are those of a
+trained agent or of a perfect player.
+
+Equation → function (``llm_agents.functional``):
+
+- ``tokens``: −Σ_j log P(w_j | prompt, w_<j), mean over the tokens of the actions taken, as in the
+  paper → `gather` of `ActionScores.chosen`
+- ``list``: −log π(a | prompt) among the offered actions, mean over steps → `list_log_probs`
+
+Differs from the authors' code: actions end without an end token, here as where they are scored, so
+that what is learnt is what acts; no padding counts; episodes are shuffled; the list loss is new.
+
+    lightning run recipes/cloning_babyai_go_to_local.yaml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from llm_agents.errors import UserError
+from llm_agents.functional.action_scores import Normalization, list_log_mass, list_log_probs
+from llm_agents.methods.agent_folder import write_agent
+from llm_agents.methods.non_finite import stop_non_finite_choices
+from llm_agents.methods.settings import OptimizerConfig
+from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.backbone import build_optimizer
+from llm_agents.policies.modes import evaluation
+from llm_agents.types import Choice, Decisions, Demonstrations
+
+ClonedLoss = Literal["list", "tokens", "both"]
+
+
+class CloningLosses(NamedTuple):
+    """The losses of a batch.
+
+    Args:
+        loss: Scalar to minimize.
+        token_nll: Mean over the tokens of the actions taken.
+        list_nll: Mean over steps, among the offered actions.
+        accuracy: Share of the steps whose action is the most probable one.
+        list_mass: Probability that the model would say an offered action at all.
+        num_tokens: Tokens that the mean of `token_nll` is over.
+    """
+
+    loss: Tensor
+    token_nll: Tensor
+    list_nll: Tensor
+    accuracy: Tensor
+    list_mass: Tensor
+    num_tokens: Tensor
+
+
+class Cloning(LightningModule):
+    """Teaches a policy to do what was done.
+
+    Args:
+        policy: What learns; its adapter, or all of it.
+        loss: ``list``: the action among those offered, which is what acts afterwards; ``tokens``:
+            its words among all words, as in the paper; ``both``: their sum.
+        normalization: Length that an action's log-prob is divided by where actions are compared.
+        optimizer: How parameters are updated.
+
+    Attributes:
+        outcome: After a run: which weights were kept, of which step, and how good they were.
+    """
+
+    def __init__(
+        self,
+        policy: LanguagePolicy,
+        loss: ClonedLoss = "list",
+        normalization: Normalization = "sum",
+        optimizer: OptimizerConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.strict_loading = False  # `on_load_checkpoint` checks what trains; the base isn't saved
+        if loss not in ("list", "tokens", "both"):
+            raise UserError(f"expected `loss` list, tokens or both, got {loss!r}")
+        self.policy, self.loss, self.normalization = policy, loss, normalization
+        self.optimizer = optimizer or OptimizerConfig()
+        self.outcome: dict[str, float | int | str] = {}
+        self._validated: list[tuple[CloningLosses, int]] = []
+        self.save_hyperparameters(
+            {
+                "base": policy.base,
+                "loss": loss,
+                "normalization": normalization,
+                "optimizer": asdict(self.optimizer),
+            }
+        )
+
+    # --- the agent ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def act(self, choices: Sequence[Choice], generator: torch.Generator) -> Decisions:
+        """Draw an action for each choice from the softmax over its list.
+
+        Args:
+            choices: E choices with at least one action each.
+            generator: On the CPU; an action takes one draw.
+        """
+        with evaluation(self):
+            log_probs = self.policy.score_actions(choices, self.normalization).log_probs()
+        index = torch.multinomial(log_probs.double().exp().cpu(), 1, generator=generator)
+        index = index.to(log_probs.device)
+        return Decisions(
+            index=index[:, 0],
+            log_probs=log_probs.gather(1, index),
+            values=torch.zeros(len(choices), 1, device=index.device),
+            mask=torch.ones(len(choices), 1, dtype=torch.bool, device=index.device),
+        )
+
+    def state_values(self, choices: Sequence[Choice]) -> Tensor:
+        """Return ``[E]`` zeros: nothing has been learnt of values."""
+        return torch.zeros(len(choices))
+
+    # --- training -------------------------------------------------------------------------------
+
+    def losses(self, batch: Demonstrations) -> CloningLosses:
+        """Return the losses of a batch; only the first carries a gradient."""
+        scores = self.policy.score_actions(batch.choices, self.normalization)
+        index = batch.index.to(scores.scores.device)
+        chosen = scores.chosen(index)
+        token_nll = -chosen.log_probs.sum() / chosen.mask.sum()
+        log_probs = list_log_probs(scores.scores, scores.mask)
+        list_nll = -log_probs.gather(1, index[:, None]).mean()
+        parts = {"list": list_nll, "tokens": token_nll, "both": list_nll + token_nll}
+        mass = list_log_mass(scores.token_log_probs.detach(), scores.token_mask).exp()
+        return CloningLosses(
+            loss=parts[self.loss],
+            token_nll=token_nll.detach(),
+            list_nll=list_nll.detach(),
+            accuracy=(log_probs.argmax(-1) == index).float().mean(),
+            list_mass=mass.mean(),
+            num_tokens=chosen.mask.sum(),
+        )
+
+    def training_step(self, batch: Demonstrations, batch_idx: int) -> Tensor:
+        """Return the loss of one batch."""
+        del batch_idx
+        losses = self.losses(batch)
+        if not bool(losses.loss.isfinite()):
+            stop_non_finite_choices(
+                Path(self.trainer.default_root_dir),
+                what="loss",
+                value=float(losses.loss.detach()),
+                step=self.trainer.global_step,
+                choices=batch.choices,
+            )
+        self.log_dict(_named(losses, "train"), batch_size=len(batch))
+        return losses.loss
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the last validation."""
+        self._validated = []
+
+    def validation_step(self, batch: Demonstrations, batch_idx: int) -> None:
+        """Keep the losses of held-out steps."""
+        del batch_idx
+        with evaluation(self):
+            self._validated.append((self.losses(batch), len(batch)))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over all held-out steps, however they were cut into batches."""
+        if not self._validated:
+            return
+        steps = torch.tensor([float(count) for _, count in self._validated])
+        tokens = torch.stack([losses.num_tokens for losses, _ in self._validated]).cpu()
+        found = {}
+        for name in ("token_nll", "list_nll", "accuracy", "list_mass"):
+            weights = tokens if name == "token_nll" else steps
+            parts = torch.stack([getattr(losses, name) for losses, _ in self._validated]).cpu()
+            found[f"val/{name}"] = float((parts * weights).sum() / weights.sum())
+        self.log_dict(found, sync_dist=True)
+        self.outcome = {name.replace("/", "_"): value for name, value in found.items()}
+
+    # --- Lightning ------------------------------------------------------------------------------
+
+    def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield the parameters that train, by name."""
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+    def setup(self, stage: str) -> None:
+        """Check that something trains."""
+        if stage == "fit" and not any(True for _ in self.trainable()):
+            raise UserError(
+                "nothing of the policy trains: give it `lora` or an `adapter`, and leave "
+                "`trainable: false` out"
+            )
+
+    def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's own loose type)
+        """Return the optimizer, and its schedule by optimizer steps."""
+        config = self.optimizer
+        optimizer = build_optimizer(
+            config.name,
+            [parameter for _, parameter in self.trainable()],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+        total = self.trainer.estimated_stepping_batches
+
+        def scale(step: int) -> float:
+            return config.lr_scale(step, int(total))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        """Tell the policy that its weights have changed."""
+        del optimizer
+        self.policy.parameters_changed()
+
+    def description(self) -> dict[str, Any]:
+        """Return the constructor's plain arguments that acting depends on."""
+        return {"normalization": self.normalization}
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write the adapter, or all of the model, and what acting depends on to `folder`."""
+        self.policy.save_adapter(folder)
+        write_agent(
+            folder,
+            method=type(self).__name__,
+            options=self.description(),
+            base=self.policy.base,
+            revision=self.policy.revision,
+        )
+
+    def on_fit_end(self) -> None:
+        """Say which weights there are: those of the last step."""
+        self.outcome = {**self.outcome, "kept": "last", "step": self.trainer.global_step}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what trains, drop the base."""
+        names = {name for name, _ in self.trainable()}
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check that the checkpoint is of this policy."""
+        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
+        expected = {name: tuple(value.shape) for name, value in self.trainable()}
+        if found != expected:
+            wrong = sorted(dict(found.items() ^ expected.items()))[0]
+            raise UserError(
+                f"the checkpoint does not fit the policy: {wrong} is {found.get(wrong, 'missing')} "
+                f"there and {expected.get(wrong, 'missing')} here; resume with the recipe that the "
+                "run started from"
+            )
+        self.policy.parameters_changed()
+
+
+def _named(losses: CloningLosses, part: str) -> dict[str, Tensor]:
+    """Return the losses by their names in the log."""
+    names = ("loss", "token_nll", "list_nll", "accuracy", "list_mass")
+    return {f"{part}/{name}": getattr(losses, name).detach() for name in names}
