@@ -24,7 +24,8 @@ unchanged policy differ from 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.plugins import Precision
 from torch import Tensor
 
 from llm_agents.errors import UserError
@@ -57,7 +59,7 @@ from llm_agents.methods.rollout_report import list_mass, rollout_metrics, value_
 from llm_agents.methods.step_means import StepMeans
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_types import ActionScores
-from llm_agents.policies.backbone import build_optimizer
+from llm_agents.policies.backbone import build_optimizer, is_adapted
 from llm_agents.policies.heads import save_head
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.state_value import StateValueHead
@@ -67,6 +69,16 @@ STATE_KEY = "llm_agents"
 """Where a checkpoint keeps what is not Lightning's."""
 
 AGENT_FILE, AGENT_FORMAT, CRITIC = "agent.json", 1, "value_head"
+
+
+def expect_frozen_base(policy: LanguagePolicy) -> None:
+    """Refuse a policy all of whose weights train, for a critic that reads the base as it was."""
+    if policy.trainable and not is_adapted(policy.model):
+        raise UserError(
+            "all weights of this policy train, and the critic reads the states of a base that "
+            "stays as it was: train an adapter (`lora: {r: 8}`); GLAM with `critic: joint` can "
+            "train all"
+        )
 
 
 class OnlinePPO(LightningModule):
@@ -101,8 +113,10 @@ class OnlinePPO(LightningModule):
         self.critic = StateValueHead(policy.hidden_size, tuple(critic_widths))
         self.outcome: dict[str, float | int | str] = {}
         self._shuffle = torch.Generator()
+        self._plugin: Precision | None = None  # of the trainer, in a process that has none
         self._means = StepMeans()
         self._num_frames = self._policy_steps = self._refused_steps = 0
+        self._computed: dict[str, Any] | None = None  # by the run that this one goes on with
 
     # --- what a method fills in -----------------------------------------------------------------
 
@@ -164,9 +178,21 @@ class OnlinePPO(LightningModule):
 
     def _precision(self) -> AbstractContextManager[None]:
         """Return the trainer's autocast: rollouts are collected outside its steps."""
-        if self._trainer is None:
-            return nullcontext()
-        return self._trainer.precision_plugin.forward_context()
+        plugin = self._plugin if self._trainer is None else self._trainer.precision_plugin
+        return nullcontext() if plugin is None else plugin.forward_context()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process acts with: it has no trainer, and no use for a generator."""
+        plugin = self._plugin if self._trainer is None else self._trainer.precision_plugin
+        # A generator does not survive torch's way of sending tensors to processes.
+        shuffle = self._shuffle.get_state().numpy().tobytes()
+        return {**super().__getstate__(), "_plugin": plugin, "_shuffle": shuffle}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become the module of `__getstate__`."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's own
+        self._shuffle = torch.Generator()
+        self._shuffle.set_state(torch.frombuffer(bytearray(state["_shuffle"]), dtype=torch.uint8))
 
     # --- the update -----------------------------------------------------------------------------
 
@@ -222,24 +248,30 @@ class OnlinePPO(LightningModule):
         optimizer = self._optimizers()[0]
         optimizer.zero_grad()
         found: list[tuple[PolicyLosses, float]] = []
+        target, moved = self.ppo.target_kl or math.inf, 0.0
         for part, weight in weighted_passes(samples, chunks, self.ppo):
-            losses = self.policy_losses(part)
+            with torch.set_grad_enabled(moved <= target):
+                losses = self.policy_losses(part)
             self._check_finite("policy's loss", losses.loss, part)
-            self.manual_backward(losses.loss * weight)
+            moved += float(losses.approx_kl) * weight  # no part of it is below 0
+            if moved <= target:
+                self.manual_backward(losses.loss * weight)
             found.append((losses._replace(loss=losses.loss.detach()), weight))
-        metrics = step_metrics(found)
-        ratio_error = metrics.pop("ratio_error")
-        if not self._means.has("first_ratio_error"):
-            self._means.add_number("first_ratio_error", ratio_error)
-        for name, value in metrics.items():
-            self._means.add_number(name, value)
-        target = self.ppo.target_kl
-        if target is not None and float(metrics["approx_kl"]) > target:
+        self._note(step_metrics(found))
+        if moved > target:
             optimizer.zero_grad()
             return False
         self._clip_and_step("grad_norm", optimizer, samples)
         self.policy.parameters_changed()
         return True
+
+    def _note(self, metrics: dict[str, Tensor]) -> None:
+        """Add a policy step's metrics to the means; the ratio's error is that of the first step."""
+        ratio_error = metrics.pop("ratio_error")
+        if not self._means.has("first_ratio_error"):
+            self._means.add_number("first_ratio_error", ratio_error)
+        for name, value in metrics.items():
+            self._means.add_number(name, value)
 
     def _critic_step(self, samples: Samples) -> None:
         """Take one step of the critic."""
@@ -397,7 +429,11 @@ class OnlinePPO(LightningModule):
         names = {name for name, _ in self.trainable()}
         weights = checkpoint["state_dict"]
         checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
-        checkpoint[STATE_KEY] = {"shuffle": self._shuffle.get_state(), "frames": self._num_frames}
+        checkpoint[STATE_KEY] = {
+            "shuffle": self._shuffle.get_state(),
+            "frames": self._num_frames,
+            "computed": self.policy.scorer.computed_groups(self.policy.parameter_version),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this agent; restore what `on_save_checkpoint` added."""
@@ -418,4 +454,17 @@ class OnlinePPO(LightningModule):
             )
         self._shuffle.set_state(state["shuffle"].cpu())
         self._num_frames = int(state["frames"])
+        self._computed = state["computed"]
         self.policy.parameters_changed()
+
+    def on_train_start(self) -> None:
+        """Compute again what an interrupted run knew, so that not even rounding differs."""
+        policy, computed, self._computed = self.policy, self._computed, None
+        if computed is not None:
+            contexts: dict[str, Callable[[], AbstractContextManager[None]]] = {
+                "policy": nullcontext,
+                "reference": policy.reference,
+                "base": policy.without_adapters,
+            }
+            with evaluation(self), self._precision():
+                policy.scorer.compute_again(computed, contexts, policy.parameter_version)

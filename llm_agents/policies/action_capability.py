@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from llm_agents.policies.action_encoder_decoder import encoder_decoder_node_states
-from llm_agents.policies.action_expand import expand_node_states, recomputes_layers
+from llm_agents.policies.action_expand import expand_node_states
 from llm_agents.policies.action_plain import plain_node_states
 from llm_agents.policies.action_tree import tree_node_states
 from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_types import EncodedChoice, NodeStates
 from llm_agents.policies.modes import evaluation
+from llm_agents.policies.recomputing import recomputes_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -80,11 +81,11 @@ def attention_window(model: PreTrainedModel) -> int | None:
 def _from_table(model: PreTrainedModel, longest: int) -> Iterator[tuple[Method, str]]:
     """Yield the ways of scoring, fastest first, with what speaks against each."""
     if model.config.is_encoder_decoder:
-        yield "encoder_decoder", ""
+        yield "encoder_decoder", _second_pass(model)
     else:
-        why_not = _state_along_sequence(model) or _second_pass(model)
+        why_not = _state_along_sequence(model)
         yield "tree", why_not or _attention_beyond_mask(model, longest)
-        yield "expand", why_not
+        yield "expand", why_not or _second_pass(model)
     yield "plain", ""
 
 
@@ -97,7 +98,7 @@ def _state_along_sequence(model: PreTrainedModel) -> str:
 
 
 def _second_pass(model: PreTrainedModel) -> str:
-    """Return what makes layers compute twice, with other masks and no cache; empty if nothing."""
+    """Return what makes layers compute twice, which leaves no cache; empty if nothing."""
     if recomputes_layers(model):
         return "gradient checkpointing computes layers again after the pass"
     return ""

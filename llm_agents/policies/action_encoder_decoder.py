@@ -26,7 +26,6 @@ from llm_agents.policies.action_expand import (
     cache_of_rows,
     path_passes,
     path_places,
-    recomputes_layers,
 )
 from llm_agents.policies.action_plain import (
     EncodedPrompts,
@@ -40,6 +39,7 @@ from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_types import EncodedChoice, NodeStates
 from llm_agents.policies.generation import decoder_start_id
 from llm_agents.policies.plain_head import has_plain_head
+from llm_agents.policies.recomputing import recomputes_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -145,13 +145,6 @@ def path_places(paths: Sequence[ActionPath]) -> list[tuple[int, int]]:
     return [(row, column) for row, path in enumerate(paths) for column in range(len(path.nodes))]
 
 
-def recomputes_layers(model: PreTrainedModel) -> bool:
-    """Tell whether layers are computed again in the backward pass: that leaves no cache."""
-    if not (model.training and torch.is_grad_enabled()):
-        return False
-    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-
-
 def cache_argument(module: nn.Module) -> str:
     """Return the name under which a module takes its key-value cache."""
     parameters = inspect.signature(module.forward).parameters

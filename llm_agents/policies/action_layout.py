@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -107,33 +108,44 @@ class TreeLayout:
         self._calls += 1
         if self.record is not None:
             self.record.append((key.detach(), value.detach()))
+        queries = torch.split(query, [piece.end - piece.start for piece in self.pieces], 2)
+        keys, values = self._seen(key), self._seen(value)
         parts = []
-        for piece in self.pieces:
-            keys, values = (_seen(piece, layer, kind, (key, value)[kind]) for kind in (0, 1))
-            queries = query[:, :, piece.start : piece.end]
+        for number, piece in enumerate(self.pieces):
+            seen = [keys[number], values[number]]
+            if piece.stored is not None:
+                prefix, length = piece.stored
+                pairs = zip(prefix.layers[layer], seen, strict=True)
+                seen = [torch.cat((old[:, :, :length], own), 2) for old, own in pairs]
             mask = None if piece.mask is None else piece.mask[None, None]
-            parts.append(attend(module, queries, keys, values, mask, **options)[0])
+            parts.append(attend(module, queries[number], *seen, mask, **options)[0])
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
+    def _seen(self, own: Tensor) -> Sequence[Tensor]:
+        """Return what each piece sees of the sequence's keys or values.
 
-def _seen(piece: Piece, layer: int, kind: int, own: Tensor) -> Tensor:
-    """Return the keys (`kind` 0) or values (1) that a piece sees."""
-    parts = [own[:, :, start:end] for start, end in _joined(piece)]
-    if piece.stored is not None:
-        prefix, length = piece.stored
-        parts.insert(0, prefix.layers[layer][kind][:, :, :length])
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        One look-up serves all pieces: each slice would cost the backward pass a sum over all of
+        the sequence.
+        """
+        if len(self.pieces) == 1:
+            return (own,)
+        index, sizes = self._sight
+        return torch.split(own.index_select(2, index), sizes, 2)
 
-
-def _joined(piece: Piece) -> list[Range]:
-    """Return the ranges that a piece sees, its own last, adjacent ones as one."""
-    ranges: list[Range] = []
-    for start, end in (*piece.before, (piece.start, piece.end)):
-        if ranges and ranges[-1][1] == start:
-            ranges[-1] = (ranges[-1][0], end)
-        else:
-            ranges.append((start, end))
-    return ranges
+    @cached_property
+    def _sight(self) -> tuple[Tensor, list[int]]:
+        """Return the tokens that the pieces see, piece by piece, and how many each sees."""
+        seen = [
+            [
+                token
+                for start, end in (*piece.before, (piece.start, piece.end))
+                for token in range(start, end)
+            ]
+            for piece in self.pieces
+        ]
+        flat = [token for tokens in seen for token in tokens]
+        index = torch.tensor(flat, dtype=torch.int64, device=self.ids.device)
+        return index, [len(tokens) for tokens in seen]
 
 
 def lay_out(

@@ -18,6 +18,7 @@ from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_types import EncodedChoice, NodeStates
 from llm_agents.policies.generation import decoder_start_id
 from llm_agents.policies.plain_head import has_plain_head, output_head
+from llm_agents.policies.recomputing import recomputed_layers
 from llm_agents.policies.rows import CausalRows
 
 if TYPE_CHECKING:
@@ -114,11 +115,12 @@ def plain_node_states(
             for offset in range(len(row.nodes))
         ]
         nodes = [(row.choice, node) for row in part for node in row.nodes]
-        if has_encoder:
-            encoded = encode_prompts(model, prompts)
-            found = decoder_nodes(model, encoded, [row.ids for row in part], places)
-        else:
-            found = _causal_nodes(model, prompts, [row.ids for row in part], places, trunk)
+        with recomputed_layers(model):
+            if has_encoder:
+                encoded = encode_prompts(model, prompts)
+                found = decoder_nodes(model, encoded, [row.ids for row in part], places)
+            else:
+                found = _causal_nodes(model, prompts, [row.ids for row in part], places, trunk)
         collector.add(nodes, *found)
     return collector.collect(tries)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,15 @@ from llm_agents.policies.action_head import (
     BranchLogProbs,
     head_branch_log_probs,
     logits_branch_log_probs,
+    restricted_log_probs,
 )
+from llm_agents.policies.action_history import ComputedGroups, groups_of
 from llm_agents.policies.action_memory import Memory
 from llm_agents.policies.action_plain import plain_node_states
 from llm_agents.policies.action_prefix import PrefixStore
-from llm_agents.policies.action_text import ChoiceEncoder, PreparedChoice
+from llm_agents.policies.action_text import ChoiceEncoder, PreparedChoice, passes_of
 from llm_agents.policies.action_tree import tree_node_states
+from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_trunk import ActionTrunk
 from llm_agents.policies.action_types import (
     ActionScores,
@@ -46,6 +50,8 @@ _PREFIX_BYTES = 2**28
 
 Adapters = Literal["policy", "reference", "base"]
 """Which adapters a model computes with: the trained ones, those it started from, or none."""
+
+_TRUNK, _FEATURES = "trunk", "features"  # kinds of groups beside those of `Adapters`
 
 
 class MemoryStatistics(NamedTuple):
@@ -170,16 +176,21 @@ class ActionScorer:
         missing = [item for item in prepared if known[item.encoded] is None]
         if missing:
             with bare(), torch.no_grad():
-                for group in _groups(missing):
-                    found = self._node_states(group, self._prefixes["base"])
-                    parts = torch.split(found.states, list(found.counts))
-                    for item, part in zip(group, parts, strict=True):
-                        kept = part.clone()
-                        known[item.encoded] = kept
-                        self._base_states.put(item.encoded, kept, kept.nbytes)
-                        first = kept[:1].clone()
-                        self._base_prompts.put(item.encoded.prompt_ids, first, first.nbytes)
+                for group in passes_of(missing, _TOKENS_PER_PASS):
+                    for item, computed in zip(group, self._compute_base(group), strict=True):
+                        known[item.encoded] = computed
         return [states for p in prepared if (states := known[p.encoded]) is not None]
+
+    def _compute_base(self, group: list[PreparedChoice]) -> list[Tensor]:
+        """Compute and keep the base's states of choices in one pass."""
+        found = self._node_states(group, self._prefixes["base"])
+        kept = [part.clone() for part in torch.split(found.states, list(found.counts))]
+        for item, states in zip(group, kept, strict=True):
+            self._base_states.put(item.encoded, states, states.nbytes)
+            first = states[:1].clone()
+            self._base_prompts.put(item.encoded.prompt_ids, first, first.nbytes)
+        self._groups.add(_FEATURES, [item.encoded for item in group])
+        return kept
 
     def _known_base(self, encoded: EncodedChoice) -> Tensor | None:
         """Return remembered states of a choice; of a prompt alone any choice with it knows them."""
@@ -190,6 +201,7 @@ class ActionScorer:
     def forget(self) -> None:
         """Forget all that was computed, what never changes included."""
         self._version: tuple[int, int] | None = None
+        self._groups = ComputedGroups()
         for adapters in get_args(Adapters):
             self._scores[adapters] = Memory(_MEMORY_BYTES)
             self._prefixes[adapters] = PrefixStore(_PREFIX_BYTES)
@@ -246,28 +258,83 @@ class ActionScorer:
             self._computed += len(prepared)
             return self._compute(prepared, None, entropies=entropies)
         memory = self._memory(adapters, version)
-        prefixes = None if memory is None else self._prefixes[adapters]
         known = {p.encoded: None if memory is None else memory.get(p.encoded) for p in prepared}
         missing = [p for p in prepared if known[p.encoded] is None]
         self._computed += len(missing)
-        for group in _groups(missing):
-            results = self._compute(group, prefixes, entropies=True)
-            for item, result in zip(group, results, strict=True):
-                known[item.encoded] = result
-                if memory is not None:
-                    memory.put(item.encoded, result, result.num_bytes)
+        for group in passes_of(missing, _TOKENS_PER_PASS):
+            if memory is None:
+                results = self._compute(group, None, entropies=True)
+            else:
+                results = self._compute_scores(group, adapters, memory)
+            known.update(zip([item.encoded for item in group], results, strict=True))
         return [scored for p in prepared if (scored := known[p.encoded]) is not None]
+
+    def _compute_scores(
+        self,
+        group: list[PreparedChoice],
+        adapters: Adapters,
+        memory: Memory[EncodedChoice, _Scored],
+    ) -> list[_Scored]:
+        """Compute and keep the token log-probs of choices in one pass."""
+        results = self._compute(group, self._prefixes[adapters], entropies=True)
+        for item, result in zip(group, results, strict=True):
+            memory.put(item.encoded, result, result.num_bytes)
+        self._groups.add(adapters, [item.encoded for item in group])
+        return results
+
+    def computed_groups(self, version: int) -> dict[str, Any]:
+        """Return in which groups everything was computed that is still kept: plain data.
+
+        Args:
+            version: As of `score`.
+        """
+        self._drop_outdated(version)
+        return self._groups.state_dict()
+
+    @torch.no_grad()
+    def compute_again(
+        self,
+        state: Mapping[str, Any],
+        contexts: Mapping[str, Callable[[], AbstractContextManager[None]]],
+        version: int,
+    ) -> None:
+        """Compute what an interrupted run had computed, in its groups and its order.
+
+        Args:
+            state: Of `computed_groups`, as that run saved it.
+            contexts: For each of `Adapters`, how the model comes to compute with them.
+            version: As of `score`.
+        """
+        self._look_at_model()
+        for kind, choices in groups_of(state):
+            group = [PreparedChoice(c, ActionTrie.build(c.action_ids or ((0,),))) for c in choices]
+            if kind == _TRUNK:
+                if (trunk := self._open_trunk()) is not None:
+                    trunk.compute(choices, [item.trie for item in group])
+                continue
+            with contexts["base" if kind == _FEATURES else kind]():
+                if kind == _FEATURES:
+                    self._compute_base(group)
+                    continue
+                adapters = cast(Adapters, kind)
+                if (memory := self._memory(adapters, version)) is not None:
+                    self._compute_scores(group, adapters, memory)
 
     def _memory(self, adapters: Adapters, version: int) -> Memory[EncodedChoice, _Scored] | None:
         """Return the memory for the present weights; None while dropout makes answers random."""
         if any(dropout.training and dropout.p for dropout in self._dropouts):
             return None
+        self._drop_outdated(version)
+        return self._scores[adapters]
+
+    def _drop_outdated(self, version: int) -> None:
+        """Forget what was computed with other weights than the present ones."""
         found = (version, weight_version(self._parameters))
         if found != self._version:
             self._scores["policy"].clear()
             self._prefixes["policy"].clear()
+            self._groups.drop("policy")
             self._version = found
-        return self._scores[adapters]
 
     def _look_at_model(self) -> None:
         """Note what the model consists of; forget everything if it has moved or been converted."""
@@ -286,14 +353,21 @@ class ActionScorer:
         encoded, tries = [p.encoded for p in prepared], [p.trie for p in prepared]
         method = choose_method(self.model, max(map(_length, encoded)))
         if method == "tree":
-            if not self._trunk_is_open:
-                self._trunk, self._trunk_is_open = ActionTrunk.open(self.model), True
-            trunk = self._trunk if self.keeps_trunk else None
-            return tree_node_states(self.model, encoded, tries, trunk, prefixes)
+            return tree_node_states(self.model, encoded, tries, self._open_trunk(), prefixes)
         if method == "encoder_decoder":
             return encoder_decoder_node_states(self.model, encoded, tries)
         other = expand_node_states if method == "expand" else plain_node_states
         return other(self.model, encoded, tries, self.frozen_trunk)
+
+    def _open_trunk(self) -> ActionTrunk | None:
+        """Return what keeps the frozen lower layers' states, if anything is to."""
+        if not self.keeps_trunk:
+            return None
+        if not self._trunk_is_open:
+            self._trunk, self._trunk_is_open = ActionTrunk.open(self.model), True
+            if self._trunk is not None:
+                self._trunk.note = partial(self._groups.add, _TRUNK)
+        return self._trunk
 
     def _compute(
         self, prepared: list[PreparedChoice], prefixes: PrefixStore | None, *, entropies: bool
@@ -302,7 +376,9 @@ class ActionScorer:
         found = self._node_states(prepared, prefixes)
         index = _Index(prepared, found.counts, found.states.device)
         branches = self._branch_log_probs(found, index, entropies=entropies)
-        restricted, choice_entropies = _restricted(branches.log_probs, index.nodes, found.counts)
+        restricted, choice_entropies = restricted_log_probs(
+            branches.log_probs, index.nodes, found.counts
+        )
         none = branches.log_probs.new_zeros(0)
         columns = [branches.log_probs[index.edge_branches], restricted[index.edge_branches]]
         for by_node in (branches.entropies, choice_entropies if entropies else None):
@@ -422,30 +498,3 @@ class _Index:
             for column in (nodes, tokens, edge_branches, edge_nodes)
         )
         self.edge_counts = [len(item.trie.edge_nodes) for item in prepared]
-
-
-def _restricted(log_probs: Tensor, nodes: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return branches' log-probs ``[U]`` among their node's, and entropies ``[N]``."""
-    size = sum(counts)
-    peaks = log_probs.new_full((size,), -torch.inf)
-    peaks = peaks.scatter_reduce(0, nodes, log_probs.detach(), "amax")
-    exponentials = (log_probs - peaks[nodes]).exp()
-    totals = log_probs.new_zeros(size).index_add(0, nodes, exponentials)
-    restricted = log_probs - (peaks[nodes] + totals[nodes].log())
-    terms = restricted.exp() * restricted
-    return restricted, log_probs.new_zeros(size).index_add(0, nodes, -terms)
-
-
-def _groups(prepared: list[PreparedChoice]) -> list[list[PreparedChoice]]:
-    """Cut choices, sorted so that common beginnings meet, into passes of bounded size."""
-    ordered = sorted(prepared, key=lambda item: item.encoded.prompt_ids)
-    groups: list[list[PreparedChoice]] = []
-    room = 0
-    for item in ordered:
-        size = len(item.encoded.prompt_ids) + item.trie.num_nodes
-        if not groups or size > room:
-            groups.append([])
-            room = _TOKENS_PER_PASS
-        groups[-1].append(item)
-        room -= size
-    return groups

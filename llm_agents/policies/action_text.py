@@ -108,6 +108,21 @@ class ChoiceEncoder:
         return prompt_ids, [ids[length:] for ids in whole]
 
 
+def passes_of(prepared: Sequence[PreparedChoice], num_tokens: int) -> list[list[PreparedChoice]]:
+    """Cut choices, sorted so that common beginnings meet, into passes of about `num_tokens`."""
+    ordered = sorted(prepared, key=lambda item: item.encoded.prompt_ids)
+    groups: list[list[PreparedChoice]] = []
+    room = 0
+    for item in ordered:
+        size = len(item.encoded.prompt_ids) + item.trie.num_nodes
+        if not groups or size > room:
+            groups.append([])
+            room = num_tokens
+        groups[-1].append(item)
+        room -= size
+    return groups
+
+
 def _check_actions(actions: Sequence[str]) -> None:
     """Raise unless the actions are distinct texts that don't begin with a blank."""
     for action in actions:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,8 @@ from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_trunk import ActionTrunk
 from llm_agents.policies.action_types import EncodedChoice, NodeStates
 from llm_agents.policies.plain_head import has_plain_head, output_head
-from llm_agents.policies.trunk_cache import bypass_lower_layers
+from llm_agents.policies.recomputing import recomputed_layers
+from llm_agents.policies.trunk_cache import bypass_lower_layers, layer_list
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,14 +44,16 @@ def tree_node_states(
     if prefixes is not None:
         stored = [prefixes.find(choice.prompt_ids) for choice in choices]
     layout = lay_out(choices, tries, device, stored)
-    nodes = torch.tensor([p for places in layout.node_places for p in places], device=device)
+    flat = [place for places in layout.node_places for place in places]
+    nodes, distinct = (torch.tensor(p, device=device) for p in (flat, sorted(set(flat))))
     counts = tuple(len(places) for places in layout.node_places)
     needs_logits = not has_plain_head(model)
     bypass: AbstractContextManager[None] = nullcontext()
     if trunk is not None:
         bypass = bypass_lower_layers(model, trunk.depth, trunk.states(layout, choices, tries))
     layout.begin(record=prefixes is not None)
-    with bypass, tree_attention(model):
+    inside = partial(_inside, model, distinct)
+    with bypass, inside(), recomputed_layers(model, inside):
         states, logits = _run(model, layout, nodes, needs_logits=needs_logits)
     if prefixes is not None and stored is not None:
         prefixes.keep(choices, layout, stored)
@@ -71,3 +75,43 @@ def _run(
     finally:
         handle.remove()
     return seen[0][0], logits[0]
+
+
+@contextmanager
+def _inside(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
+    """Let a model compute a layout's pass, of whose last states those at `places` are read."""
+    with tree_attention(model), _last_layer_at(model, places):
+        yield
+
+
+@contextmanager
+def _last_layer_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
+    """Let the last layer's feed-forward part compute some tokens alone: no one reads the others.
+
+    Keys and values of the layer come before it, so that attention still sees all tokens.
+
+    Args:
+        model: Causal model; a layer without a part called ``mlp`` stays as it is.
+        places: ``[M]`` int64, distinct places in the sequence.
+    """
+    block = getattr(layer_list(model)[-1], "mlp", None)
+    if block is None:
+        yield
+        return
+    whole, own = block.forward, block.__dict__.get("forward")
+
+    def forward(states: Tensor, *args: object, **options: object) -> object:
+        if args or options or states.dim() != 3:
+            return whole(states, *args, **options)
+        found = whole(states[:, places])
+        if not isinstance(found, Tensor):  # experts tell their router's logits too
+            return whole(states)
+        return found.new_zeros(*states.shape[:2], found.shape[2]).index_copy(1, places, found)
+
+    block.forward = forward
+    try:
+        yield
+    finally:
+        del block.__dict__["forward"]
+        if own is not None:
+            block.forward = own

@@ -7,7 +7,7 @@ nodes of an action trie belong to the choice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,11 +44,15 @@ class ActionTrunk:
     Args:
         model: Causal model; its lowest `depth` layers are frozen and carry no adapter.
         depth: Number of layers that are left out of later passes.
+
+    Attributes:
+        note: Called with the choices of each pass, after it.
     """
 
     def __init__(self, model: PreTrainedModel, depth: int) -> None:
         self.model = model
         self.depth = depth
+        self.note: Callable[[Sequence[EncodedChoice]], None] | None = None
         self._numbers: dict[_Block, int] = {}
         self._blocks: Memory[int, Tensor] = Memory(_STATE_BYTES)
         self._nodes: Memory[EncodedChoice, Tensor] = Memory(_STATE_BYTES // 4)
@@ -70,7 +74,7 @@ class ActionTrunk:
         known = [self._known(choice, trie) for choice, trie in zip(choices, tries, strict=True)]
         missing = [row for row, parts in enumerate(known) if parts is None]
         if missing:
-            found = self._compute([choices[r] for r in missing], [tries[r] for r in missing])
+            found = self.compute([choices[r] for r in missing], [tries[r] for r in missing])
             for row, computed in zip(missing, found, strict=True):
                 known[row] = computed
         size = layout.ids.shape[1]
@@ -117,10 +121,14 @@ class ActionTrunk:
             numbers.append(self._numbers.setdefault(key, len(self._numbers)))
         return numbers[1:]
 
-    def _compute(
+    def compute(
         self, choices: Sequence[EncodedChoice], tries: Sequence[ActionTrie]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Compute and keep the states of choices; return them as `_known` does."""
+        """Compute and keep the states of choices.
+
+        Returns:
+            For each choice ``[P, H]`` of its prompt and ``[S, H]`` of its trie's nodes.
+        """
         begun = [self._begun(choice.prompt_ids) for choice in choices]
         stored = [found for found, _ in begun]
         layout = lay_out(choices, tries, next(self.model.parameters()).device, stored)
@@ -147,6 +155,8 @@ class ActionTrunk:
                     self._blocks.put(number, kept, kept.nbytes)
             self._nodes.put(choice, nodes, nodes.nbytes)
             result.append((prompt, nodes))
+        if self.note is not None:
+            self.note(choices)
         return result
 
     def _begun(self, prompt_ids: tuple[int, ...]) -> tuple[StoredRange | None, list[Tensor]]:

@@ -93,6 +93,7 @@ class RolloutCollector:
             total_frames=-1,
             **COLLECTOR_OPTIONS,
             track_traj_ids=False,
+            return_same_td=True,  # `rollout_of` copies what it needs before the next one begins
         )
         return iter(self._collector)
 

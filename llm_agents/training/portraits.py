@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill, shorten
 
 import torch
 
+from llm_agents.envs.babyai_probes import PROBES
 from llm_agents.evaluation import (
     CreditPicture,
     DecisionPicture,
@@ -20,55 +21,32 @@ from llm_agents.evaluation import (
     read_curve,
 )
 from llm_agents.evaluation.episodes import TRAINED, ZERO_SHOT
+from llm_agents.evaluation.suite_pictures import plot_probes, read_probes
+from llm_agents.methods import LoadedAgent
 from llm_agents.methods.online_ppo import OnlinePPO
-from llm_agents.rollouts import PromptedWorld, RolloutCollector, TextWorlds
-from llm_agents.rollouts.collector import RolloutPlan
-from llm_agents.rollouts.seeds import Purpose, world_seeds
+from llm_agents.rollouts import PromptedWorld
+from llm_agents.rollouts.seeds import Purpose, derived_seed, world_seeds
 from llm_agents.training.metrics import read_rows
-from llm_agents.training.playing import TrainingWorlds
-from llm_agents.types import Choice, Rollout
+from llm_agents.training.playing import TrainingWorlds, has_frozen_base
+from llm_agents.training.probes import PROBES_FILE
+from llm_agents.training.recording import Watched, record_episode
+from llm_agents.types import Choice
 
 log = logging.getLogger(__name__)
 
+PROBES_PICTURE = "probes.png"
 CURVE, ACTIONS, CREDIT = "learning_curve.png", "action_probabilities.png", "token_credit.png"
-_LONGEST = 64  # decisions that are collected in search of an episode's end
+_LONGEST = 64  # decisions of the episode that is drawn
 _TITLE, _LINE = 320, 92  # characters of a prompt above its actions, and of a line
 _WINDOW_SHARE = 0.05  # of a run, over which its curve is averaged
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The first episode of a rollout of one world.
-
-    Args:
-        rollout: ``T`` steps of one world.
-        num_steps: Steps of the episode, at most T.
-    """
-
-    rollout: Rollout
-    num_steps: int
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """Return what the agent was asked."""
-        return self.rollout.choices[: self.num_steps]
-
-    @property
-    def index(self) -> torch.Tensor:
-        """Return ``[num_steps]`` int64, what it answered."""
-        return self.rollout.index[: self.num_steps, 0]
-
-
 def watch(agent: OnlinePPO, home: TrainingWorlds, seed: int) -> Watched:
-    """Collect an episode of the first training world."""
+    """Play an episode of the first training world."""
     (number,) = world_seeds(seed, 1, purpose=Purpose.EVALUATION)
     world = PromptedWorld(home.make(home.names[0]), home.prompt, number=0, seed=number)
-    plan = RolloutPlan(num_steps=_LONGEST, num_rollouts=1, seed=seed)
-    collector = RolloutCollector(agent, TextWorlds([world]), plan)
-    rollout = collector.collect()
-    collector.shutdown()
-    ended = (rollout.terminated | rollout.truncated)[:, 0].nonzero()
-    return Watched(rollout, int(ended[0, 0]) + 1 if len(ended) else _LONGEST)
+    draws = torch.Generator().manual_seed(derived_seed(seed, Purpose.DRAWS))
+    return record_episode(agent, world, draws, _LONGEST)
 
 
 @torch.no_grad()
@@ -78,9 +56,9 @@ def decision_pictures(agent: OnlinePPO, watched: Watched) -> list[DecisionPictur
     for step, choice in enumerate(watched.choices):
         steps.setdefault(choice, step)
     choices = list(steps)
-    trained = _probabilities(agent, choices)
+    trained = action_probabilities(agent, choices)
     with agent.policy.without_adapters():
-        before = _probabilities(agent, choices)
+        before = action_probabilities(agent, choices)
     found = []
     for row, (choice, step) in enumerate(steps.items()):
         count = len(choice.actions)
@@ -94,7 +72,8 @@ def decision_pictures(agent: OnlinePPO, watched: Watched) -> list[DecisionPictur
     return found
 
 
-def _probabilities(agent: OnlinePPO, choices: Sequence[Choice]) -> torch.Tensor:
+@torch.no_grad()
+def action_probabilities(agent: OnlinePPO, choices: Sequence[Choice]) -> torch.Tensor:
     """Return ``[B, A]``: what the agent draws its actions from."""
     scores = agent.policy.score_actions(choices, agent.normalization)
     return agent.units(choices, scores).action_log_probs.exp().cpu()
@@ -104,8 +83,8 @@ def _probabilities(agent: OnlinePPO, choices: Sequence[Choice]) -> torch.Tensor:
 def credit_pictures(agent: OnlinePPO, watched: Watched) -> list[CreditPicture]:
     """Return the advantage of each token of the actions taken; one for all in PPO on actions."""
     choices, index = watched.choices, watched.index
-    advantages = agent.assign(watched.rollout).advantages[: watched.num_steps, 0].cpu()
-    mask = watched.rollout.mask[: watched.num_steps, 0].cpu()
+    advantages = agent.assign(watched.rollout).advantages[:, 0].cpu()
+    mask = watched.rollout.mask[:, 0].cpu()
     scores = agent.policy.score_actions(choices, agent.normalization)
     found = []
     for step, taken in enumerate(index.tolist()):
@@ -180,8 +159,27 @@ def draw_curves(
     return plot_curves(groups, path, lines=lines, title=title, window=window)
 
 
+def draw_probes(files: Sequence[Path], path: Path, *, title: str) -> Path:
+    """Draw how policies developed in fixed situations, the mean over runs.
+
+    Args:
+        files: ``probes.csv`` of each run.
+        path: Picture to write.
+        title: Above it.
+
+    Raises:
+        UserError: A file has no rows, or the runs have other situations.
+    """
+    runs = []
+    for each in files:
+        with each.open(encoding="utf8", newline="") as lines:
+            names, *rows = csv.reader(lines)
+        runs.append(read_probes(names, rows))
+    return plot_probes(runs, [probe.mission for probe in PROBES], path, title=title)
+
+
 def draw_run(
-    agent: OnlinePPO, home: TrainingWorlds, results: EpisodeResults, folder: Path
+    agent: LoadedAgent, home: TrainingWorlds, results: EpisodeResults, folder: Path
 ) -> list[Path]:
     """Draw everything that there is to be seen of a run into its folder."""
     name = home.names[0]
@@ -191,7 +189,11 @@ def draw_run(
         lines = levels(results, name)
         curve = draw_curves({results.name: [metrics]}, folder / CURVE, lines=lines, title=name)
         drawn += [] if curve is None else [curve]
-    watched = watch(agent, home, results.seed)
-    drawn.append(plot_decisions(decision_pictures(agent, watched), folder / ACTIONS))
-    drawn.append(plot_credit(credit_pictures(agent, watched), folder / CREDIT))
+    probes = folder / PROBES_FILE
+    if probes.is_file():
+        drawn.append(draw_probes([probes], folder / PROBES_PICTURE, title=results.name))
+    if has_frozen_base(agent) and isinstance(agent, OnlinePPO):  # what it is compared with
+        watched = watch(agent, home, results.seed)
+        drawn.append(plot_decisions(decision_pictures(agent, watched), folder / ACTIONS))
+        drawn.append(plot_credit(credit_pictures(agent, watched), folder / CREDIT))
     return drawn

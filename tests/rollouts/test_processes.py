@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
-from llm_agents.rollouts import PromptedWorld, RolloutCollector, TextWorlds
+from llm_agents.methods import POAD, TokenPPOConfig
+from llm_agents.policies import LanguagePolicy, LoraConfig
+from llm_agents.rollouts import PromptedWorld, RolloutCollector, TextRollouts, TextWorlds
 from llm_agents.rollouts.collector import RolloutPlan
 from llm_agents.rollouts.processes import ProcessRolloutCollector, joined
 from llm_agents.types import Rollout
+from tests.methods.online import Metrics, trainer
 from tests.rollouts.worlds import Corridor, Drawer
 
 PLAN = RolloutPlan(num_steps=6, num_rollouts=9, seed=4)
+PPO = TokenPPOConfig(lr=1e-2, target_kl=None)
 SHARES = (range(2), range(2, 4))
 
 
@@ -78,3 +85,25 @@ def test_shares_are_joined_world_by_world() -> None:
     assert whole.choices[3] == parts[0].choices[1]
     assert whole.mask.shape[2] == parts[0].mask.shape[2]
     assert whole.num_steps == len(whole.choices)
+
+
+@pytest.mark.slow
+def test_a_language_model_learns_from_two_processes(
+    make_policy: Callable[..., LanguagePolicy], tmp_path: Path
+) -> None:
+    """Each rollout is drawn with the weights that the update before it left, in both processes."""
+    lora = LoraConfig(r=4, alpha=8, targets="all-linear", top_layers=1)
+    module = POAD(make_policy("llama", lora=lora), ppo=PPO, critic_widths=(16,))
+    before = [p.detach().clone() for _, p in module.policy.trainable_parameters()]
+    data = TextRollouts(
+        "toy-chest", num_worlds=4, num_steps=8, total_frames=96, num_processes=2, seed=1
+    )
+    metrics = Metrics()
+    trainer(tmp_path, metrics).fit(module, data)
+    assert len(metrics.rows) == 3
+    assert [row["rollout/frames"] for row in metrics.rows] == [32, 64, 96]
+    assert max(row["train/first_ratio_error"] for row in metrics.rows) <= 1e-5
+    assert [row["train/policy_steps"] for row in metrics.rows] == [4, 4, 4]
+    after = [p for _, p in module.policy.trainable_parameters()]
+    assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    assert metrics.rows[-1]["train/grad_norm"] > 0
