@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from llm_agents.config.reading import (
@@ -31,7 +30,9 @@ from llm_agents.config.schema import (
     signature,
     with_article,
 )
+from llm_agents.config.sections import JOB, SEED, TRAINING, Section, sections_of
 from llm_agents.config.sources import Definition, NotFound, locate
+from llm_agents.config.worlds import world_faults
 
 _EXTRAS = {
     "bitsandbytes": "quantized",
@@ -39,51 +40,6 @@ _EXTRAS = {
     "minihack": "nethack",
     "minigrid": "babyai",
 }
-
-
-@dataclass(frozen=True)
-class Section:
-    """A top-level key of a recipe.
-
-    Args:
-        name: The key.
-        path: Class of it; its arguments are the section's keys.
-        is_subclass: Whether the section names a class of its own with ``class_path``.
-        is_list: Whether it holds a list of such.
-        is_required: Whether it must be there.
-        meaning: What it is for.
-    """
-
-    name: str
-    path: str
-    is_subclass: bool = False
-    is_list: bool = False
-    is_required: bool = False
-    meaning: str = ""
-
-
-SECTIONS = (
-    Section(
-        "model",
-        "lightning.pytorch.LightningModule",
-        is_subclass=True,
-        is_required=True,
-        meaning="The method: a LightningModule.",
-    ),
-    Section(
-        "data",
-        "lightning.pytorch.LightningDataModule",
-        is_subclass=True,
-        meaning="Where its batches come from: a LightningDataModule.",
-    ),
-    Section("trainer", "lightning.pytorch.Trainer", meaning="Lightning's Trainer."),
-    Section("run", "llm_agents.training.settings.RunConfig"),
-    Section("evaluation", "llm_agents.training.settings.EvaluationConfig"),
-    Section("reproduces", "llm_agents.training.settings.Reproduction", is_list=True),
-    Section("publish", "llm_agents.training.settings.PublishConfig"),
-)
-SEED = "seed_everything"
-SEED_MEANING = "Seed of every random choice of the run, 0 unless given; a whole number."
 
 
 def check_recipe(document: Document) -> None:
@@ -110,6 +66,14 @@ def arguments_of(path: str) -> Signature | None:
     return None if definition is None else signature(definition)
 
 
+def _not_a_section(name: str, names: list[str]) -> str:
+    """Say why a recipe has no section of this name."""
+    if JOB in names and any(section.name == name for section in TRAINING):
+        return f"expected no `{name}` beside `{JOB}`, which trains nothing; leave one of them out"
+    known = names if JOB in names else [*names, JOB]
+    return f"expected a section of a recipe, got `{name}`; {_closest(name, known)}"
+
+
 def _closest(name: str, names: list[str]) -> str:
     """Return the end of a message: the nearest of the known names, or all of them."""
     near = get_close_matches(name, names, n=1, cutoff=0.6)
@@ -127,20 +91,21 @@ class _Checker:
     def recipe(self) -> Iterator[Fault]:
         """Yield the faults of all sections."""
         values = self.document.values
-        names = [SEED, *(section.name for section in SECTIONS)]
+        sections = sections_of(values)
+        names = [SEED, *(section.name for section in sections)]
         for name, value in values.items():
             if name not in names:
-                hint = _closest(name, names)
-                yield self._fault((name,), f"expected a section of a recipe, got `{name}`; {hint}")
+                yield self._fault((name,), _not_a_section(name, names))
             elif name == SEED and (
                 isinstance(value, bool) or not isinstance(value, int) or value < 0
             ):
                 yield self._fault((name,), f"expected a whole number from 0, got {shown(value)}")
-        for section in SECTIONS:
+        for section in sections:
             if section.name in values and values[section.name] is not None:
                 yield from self._section(section, values[section.name])
             elif section.is_required:
                 yield self._fault((), f"expected the section `{section.name}`; it is missing")
+        yield from (self._fault(key, message) for key, message in world_faults(values))
 
     def _section(self, section: Section, value: Value) -> Iterator[Fault]:
         definition = locate(section.path)

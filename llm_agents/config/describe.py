@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from llm_agents.config.check import SECTIONS, SEED, SEED_MEANING, Section, arguments_of
+from llm_agents.config.check import arguments_of
 from llm_agents.config.reading import Document, Value, shown
 from llm_agents.config.schema import Annotation, Parameter, Signature, is_dataclass, signature
+from llm_agents.config.sections import SEED, SEED_MEANING, Section, sections_of
 from llm_agents.config.sources import NotFound, locate
 
 _MAX_DEPTH = 6
@@ -51,7 +52,7 @@ def recipe_lines(document: Document) -> Iterator[tuple[str, list[Line]]]:
     seed = document.values.get(SEED)
     line = Line(SEED, "a whole number", None if seed is None else shown(seed), "0", SEED_MEANING)
     yield SEED, [line]
-    for section in SECTIONS:
+    for section in sections_of(document.values):
         value = document.values.get(section.name)
         yield from _section(section, value)
 

@@ -3,7 +3,8 @@
 Where the recipe names a class (``class_path``), keys other than ``class_path`` and ``init_args``
 are its arguments, so that ``init_args`` may be left out. Another ``class_path`` replaces the
 arguments. A key that ends in ``?`` is laid only over a key that the recipe has, one that ends in
-``*`` only where the recipe's class takes such an argument.
+``*`` only where what is there takes such an argument: a class, a dataclass below it, or for a
+section the kind of recipe.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from llm_agents.config.reading import (
     kind,
     read_value,
 )
-from llm_agents.config.schema import signature
-from llm_agents.config.sources import NotFound, locate
+from llm_agents.config.schema import is_dataclass, signature
+from llm_agents.config.sections import SEED, section_of
+from llm_agents.config.sources import Definition, NotFound, locate
 
 _CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
 _MARKS = ("?", "*")
@@ -48,7 +50,7 @@ def _merge(
     _change_class(result, target, key, over)
     for written, value in over.items():
         name, source = _plain(written), (*at, written)
-        if written.endswith("*") and not _takes(target, name):
+        if written.endswith("*") and not _takes(result.values, key, name):
             continue
         if is_class(target) and name not in _CLASS_KEYS:
             if not isinstance(target.get("init_args"), dict):
@@ -61,6 +63,9 @@ def _merge(
         if written.endswith("?") and name not in holder:
             continue
         old = holder.get(name)
+        if old is None and isinstance(value, dict) and any(n.endswith(_MARKS) for n in value):
+            old = holder[name] = {}  # so that marks below it find their class
+            result.places[here] = overlay.place(source)
         if isinstance(value, dict) and isinstance(old, dict):
             _merge(result, old, here, overlay, value, source)
         else:
@@ -110,17 +115,44 @@ def _plain(name: str) -> str:
     return name[:-1] if name.endswith(_MARKS) else name
 
 
-def _takes(target: dict[str, Value], name: str) -> bool:
-    """Return whether `target`'s class has an argument `name`, or only importing it could tell."""
-    path = target.get("class_path")
-    if not isinstance(path, str):
-        return False
+def _takes(recipe: dict[str, Value], key: Key, name: str) -> bool:
+    """Return whether what is at `key` has an argument `name`, or only importing it could tell."""
+    if not key:
+        return name == SEED or section_of(recipe, name) is not None
     try:
-        definition = locate(path)
+        definition = _definition_at(recipe, key)
     except NotFound:
         return False
     known = None if definition is None else signature(definition)
     return known is None or known.takes_any or known.get(name) is not None
+
+
+def _definition_at(recipe: dict[str, Value], key: Key) -> Definition | None:
+    """Return what the value at `key` is made by; None if only importing could tell.
+
+    Raises:
+        NotFound: It names a class that is not there, or is no object at all.
+    """
+    node: Value = recipe
+    found: Definition | None = None
+    section = section_of(recipe, str(key[0]))
+    for part in key:
+        node = _get(node, part)
+        if part == "init_args":
+            continue
+        if isinstance(node, dict) and isinstance(node.get("class_path"), str):
+            found = locate(str(node["class_path"]))
+        elif part == key[0] and section is not None and not section.is_subclass:
+            found = locate(section.path)
+        else:
+            known = None if found is None else signature(found)
+            parameter = None if known is None else known.get(str(part))
+            options = [] if parameter is None else parameter.annotation.alternatives
+            made = (option.definition for option in options)
+            found = next((each for each in made if each is not None and is_dataclass(each)), None)
+            if found is None:
+                raise NotFound(f"`{dotted(key)}` is no object with arguments")
+    return found
 
 
 def _forget(result: Document, key: Key) -> None:

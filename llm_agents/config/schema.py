@@ -266,9 +266,10 @@ def _of_dataclass(definition: Definition, line: list[Definition]) -> Signature:
             if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
                 continue
             annotation = Annotation(owner.source, item.annotation)
-            if annotation.name == "ClassVar" or not _is_init(item.value):
-                continue
             name = item.target.id
+            if annotation.name == "ClassVar" or not _is_init(item.value):
+                parameters.pop(name, None)  # a base may have taken it
+                continue
             parameters[name] = Parameter(name, annotation, _field_default(item.value), "")
     named = tuple(replace(p, meaning=documented.get(p.name, "")) for p in parameters.values())
     meaning = summary(ast.get_docstring(_class(definition)))

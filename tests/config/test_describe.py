@@ -21,7 +21,7 @@ def test_every_key_has_type_default_value_and_meaning() -> None:
     assert (base.type, base.default, base.value) == ("a text", "required", "'tiny-random-llama'")
     assert base.meaning
     assert lines["model.optimizer.lr"].value == "0.0003"
-    assert lines["model.optimizer.schedule"].type == "constant or linear"
+    assert lines["model.optimizer.schedule"].type == "constant, linear or cosine"
     assert lines["model.optimizer.schedule"].default == "constant"
     assert lines["model.policy.lora.r"].default == "8"
     assert lines["trainer.max_steps"].default == "-1"

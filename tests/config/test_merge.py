@@ -83,13 +83,29 @@ trainer: {}
     overlay = """\
 data: {num_steps*: 8, batch_size*: 2, world*: toy-chest}
 model: {lr*: 1.0}
-trainer: {max_steps*: 2}
+trainer: {max_steps*: 2, max_stops*: 2}
+run: {log_every*: 1, log_evry*: 1}
+job*: {class_path: a.Job}
 """
     found = lay_over(read_text(recipe, "base.yaml"), read_text(overlay, "over.yaml"))
     assert found.values["data"]["init_args"] == {"world": "toy-chest", "num_steps": 8}
     assert found.values["model"]["init_args"] == {}
-    assert found.values["trainer"] == {}
+    assert found.values["trainer"] == {"max_steps": 2}
+    assert found.values["run"] == {"log_every": 1}
+    assert "job" not in found.values
     assert str(found.place(("data", "init_args", "num_steps"))) == "over.yaml: line 1"
+
+
+def test_a_starred_section_is_laid_only_over_a_recipe_of_its_kind() -> None:
+    recipe = read_text("job: {class_path: nowhere.Nothing}\n", "base.yaml")
+    overlay = "trainer*: {max_steps: 2}\nrun: {name*: a, log_every*: 1}\nseed_everything*: 1\n"
+    found = lay_over(recipe, read_text(overlay, "over.yaml"))
+    assert found.values == {
+        "job": {"class_path": "nowhere.Nothing"},
+        "run": {"name": "a"},
+        "seed_everything": 1,
+    }
+    assert str(found.place(("run", "name"))) == "over.yaml: line 2"
 
 
 def test_the_place_of_a_laid_value_is_the_overlay() -> None:

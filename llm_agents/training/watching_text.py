@@ -1,0 +1,102 @@
+"""Episodes of text worlds for `lightning watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame
+from llm_agents.evaluation.replay_text import Moment, Token, text_frames
+from llm_agents.methods import OnlinePPO
+from llm_agents.rollouts import PromptedWorld
+from llm_agents.rollouts.seeds import Purpose, derived_seed, world_seeds
+from llm_agents.training.playing import TrainingWorlds
+from llm_agents.training.portraits import action_probabilities, credit_pictures
+from llm_agents.training.recording import Watched, record_episode
+from llm_agents.types import Agent
+
+LONGEST = 1000  # decisions, where neither the world nor the user has a limit
+_BATCH = 16  # choices that are scored together
+
+
+def text_episodes(
+    agent: Agent,
+    home: TrainingWorlds,
+    name: str,
+    *,
+    episodes: int,
+    max_steps: int | None,
+    seed: int,
+) -> Iterator[Frame | EpisodeRecord]:
+    """Yield the frames of each episode, and then what came of it.
+
+    An episode is played to its end first: credit is only known then.
+
+    Args:
+        agent: Acts.
+        home: Says how it sees worlds.
+        name: The world.
+        episodes: How many.
+        max_steps: Decisions after which an episode is left; None plays on.
+        seed: Of the world, which goes on from episode to episode, and of the draws.
+    """
+    (number,) = world_seeds(seed, 1, purpose=Purpose.EVALUATION)
+    world = PromptedWorld(home.make(name), home.prompt, number=0, seed=number)
+    draws = torch.Generator().manual_seed(derived_seed(seed, Purpose.DRAWS))
+    for episode in range(1, episodes + 1):
+        watched = record_episode(agent, world, draws, max_steps or LONGEST)
+        moments = moments_of(agent, watched)
+        closing = shown(watched.closing.prompt, watched.scenes[-1])
+        is_complete = watched.episode is not None
+        yield from text_frames(episode, moments, closing, is_complete=is_complete)
+        yield EpisodeRecord(episode, facts_of(watched), is_complete=is_complete)
+
+
+def shown(prompt: str, scene: str) -> str:
+    """Return what the agent read and how the world shows itself to people."""
+    return f"{prompt}\n\n{scene}" if scene.strip() else prompt
+
+
+@torch.no_grad()
+def moments_of(agent: Agent, watched: Watched) -> list[Moment]:
+    """Return the decisions of an episode with their probabilities and credit."""
+    choices, rollout = watched.choices, watched.rollout
+    chances: list[tuple[float, ...] | None] = [None] * len(choices)
+    tokens: list[tuple[Token, ...]] = [()] * len(choices)
+    if isinstance(agent, OnlinePPO):
+        rows: list[list[float]] = []
+        for start in range(0, len(choices), _BATCH):
+            rows += action_probabilities(agent, choices[start : start + _BATCH]).tolist()
+        chances = [tuple(r[: len(c.actions)]) for r, c in zip(rows, choices, strict=True)]
+        for step, credit in enumerate(credit_pictures(agent, watched)):
+            values = credit.advantages
+            values = values * len(credit.tokens) if len(values) == 1 else values
+            tokens[step] = tuple(map(Token, credit.tokens, values))
+    return [
+        Moment(
+            prompt=shown(choice.prompt, watched.scenes[step]),
+            actions=choice.actions,
+            probabilities=chances[step],
+            chosen=int(rollout.index[step, 0]),
+            value=float(rollout.values[step, 0, 0]),
+            reward=float(rollout.rewards[step, 0]),
+            tokens=tokens[step],
+        )
+        for step, choice in enumerate(choices)
+    ]
+
+
+def facts_of(watched: Watched) -> dict[str, float | int | str | bool]:
+    """Return what came of an episode."""
+    episode = watched.episode
+    if episode is None:
+        rewards = float(watched.rollout.rewards.sum())
+        return {"return": rewards, "decisions": len(watched.choices), "end": "left"}
+    return {
+        "discounted return": episode.discounted_return,
+        "return": episode.undiscounted_return,
+        "success": episode.success,
+        "decisions": episode.num_decisions,
+        "steps": episode.num_primitive_steps,
+    }
