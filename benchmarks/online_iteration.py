@@ -93,7 +93,7 @@ def peer_iteration(
     scores: Callable[[Any, Sequence[Any]], list[Tensor]], agent: TWOSOME, choices: list[Choice]
 ) -> float:
     """Return the CPU seconds that scoring a whole iteration costs a peer, from a few choices."""
-    model, encoder = agent.policy.causal_model, agent.policy._scorer.encoder
+    model, encoder = agent.policy.causal_model, agent.policy.scorer.encoder
     encoded = [encoder.encode(choice) for choice in choices]
     total = NUM_WORLDS * NUM_STEPS
 

@@ -8,12 +8,17 @@ action texts, and the prompt. The last line is a JSON object.
     python benchmarks/text_env.py --quick
     python benchmarks/text_env.py           # keeps its results
 
-There is no peer among the packages on the index for these two worlds.
+There is no peer among the packages on the index for Overcooked and VirtualHome. BabyAI-Text stands
+beside minigrid's own BabyAI, which gives an image and no text: the same level and actions, episodes
+generated anew in both, and on our side the sentences, the symbolic view and GLAM's prompt with its
+history as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import random
@@ -23,27 +28,70 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gymnasium
+import minigrid  # noqa: F401  (registers its levels)
 from keeping import keep
 
-from llm_agents.envs import PromptBuilder, TextEnv, make_world
+from llm_agents.envs import BabyAIPrompt, PromptBuilder, TextEnv, make_world
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLDS = {
     "overcooked_steps_per_s": ("overcooked-tomato-salad", "overcooked-tomato-lettuce-salad"),
     "virtualhome_steps_per_s": ("virtualhome-food-preparation", "virtualhome-entertainment"),
 }
+BABYAI = ("babyai-go-to-local", "BabyAI-GoToLocal-v0")
 
 
-def play(world: TextEnv, generator: random.Random, num_steps: int) -> float:
+def play(
+    world: TextEnv,
+    generator: random.Random,
+    num_steps: int,
+    builder: PromptBuilder | None = None,
+) -> float:
     """Return the steps per second of CPU time over `num_steps` random steps."""
-    builder = PromptBuilder()
-    observation = world.reset()
+    builder = builder or PromptBuilder()
+    observation, past = world.reset(), ()
     begin = time.process_time()
     for _ in range(num_steps):
-        choice = builder.choice(observation)
-        step = world.step(generator.randrange(len(choice.actions)))
-        observation = step.observation if step.episode is None else world.reset()
+        choice = builder.choice(observation, past)
+        index = generator.randrange(len(choice.actions))
+        past = builder.remember(past, observation, index)
+        step = world.step(index)
+        observation = step.observation
+        if step.episode is not None:
+            observation, past = world.reset(), ()
     return num_steps / (time.process_time() - begin)
+
+
+def play_minigrid(engine: gymnasium.Env, generator: random.Random, num_steps: int) -> float:
+    """Return the steps per second of CPU time of minigrid's own environment."""
+    engine.reset()
+    begin = time.process_time()
+    for _ in range(num_steps):
+        _, _, terminated, truncated, _ = engine.step(generator.randrange(6))
+        if terminated or truncated:
+            engine.reset()
+    return num_steps / (time.process_time() - begin)
+
+
+def measure_babyai(num_steps: int, repeats: int) -> dict[str, float]:
+    """Return the median rates of BabyAI-Text and of minigrid, and of their quotient."""
+    world = make_world(BABYAI[0])
+    engine = gymnasium.make(BABYAI[1], disable_env_checker=True).unwrapped
+    world.reset(0)
+    engine.reset(seed=0)
+    generator, builder = random.Random(0), BabyAIPrompt()
+    ours, theirs = [], []
+    for _ in range(repeats + 1):
+        ours.append(play(world, generator, num_steps, builder))
+        with contextlib.redirect_stdout(io.StringIO()):  # it tells of every rejected draw
+            theirs.append(play_minigrid(engine, generator, num_steps))
+    quotients = [a / b for a, b in zip(ours, theirs, strict=True)]
+    names = ("ours", "minigrid", "quotient")
+    return {
+        name: statistics.median(values[1:])
+        for name, values in zip(names, (ours, theirs, quotients), strict=True)
+    }
 
 
 def measure(num_steps: int, repeats: int) -> dict[str, dict[str, float]]:
@@ -74,18 +122,29 @@ def main() -> None:
     keys: dict[str, float] = {
         key: round(min(measured[name]["median"] for name in group)) for key, group in WORLDS.items()
     }
+    babyai = measure_babyai(num_steps // 5, repeats)
+    print(f"{BABYAI[0]:34} {'':>14} {babyai['ours']:12,.0f}")
+    print(f"{BABYAI[1] + ' of minigrid':34} {'':>14} {babyai['minigrid']:12,.0f}")
+    keys["babyai_text_vs_minigrid"] = round(babyai["quotient"], 2)
     if not quick:
-        write_results(keys, measured)
+        write_results(keys, measured, babyai)
     print(json.dumps(keys))
 
 
-def write_results(keys: dict[str, float], measured: dict[str, dict[str, float]]) -> None:
+def write_results(
+    keys: dict[str, float],
+    measured: dict[str, dict[str, float]],
+    babyai: dict[str, float],
+) -> None:
     """Keep a full run's numbers."""
     rates = {
         name: {part: round(rate) for part, rate in rates.items()}
         for name, rates in measured.items()
     }
-    keep("text_env", (), steps_per_second=rates, keys=keys)
+    rates[BABYAI[0]] = {"median": round(babyai["ours"])}
+    peer = {"level": BABYAI[1], "steps_per_second": round(babyai["minigrid"])}
+    packages = ("minigrid", "gymnasium", "numpy")
+    keep("text_env", packages, steps_per_second=rates, peer=peer, keys=keys)
 
 
 if __name__ == "__main__":

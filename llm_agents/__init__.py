@@ -9,40 +9,70 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llm_agents.data import HHAData
-    from llm_agents.methods import DPO, POAD, PRO, TWOSOME, ALoL, RewardTraining
+    from llm_agents.data import CloningData, HHAData, MotifData
+    from llm_agents.methods import (
+        DPO,
+        DRRN,
+        GLAM,
+        POAD,
+        PRO,
+        TWOSOME,
+        ALoL,
+        Cloning,
+        MotifReward,
+        RewardTraining,
+        SymbolicPPO,
+    )
     from llm_agents.policies import LanguagePolicy, LoraConfig
-    from llm_agents.rewards import PolicyReward
-    from llm_agents.rollouts import TextRollouts
+    from llm_agents.rewards import MessageReward, PolicyReward
+    from llm_agents.rollouts import SymbolicRollouts, TextRollouts
     from llm_agents.zoo import load_pretrained
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DPO",
+    "DRRN",
+    "GLAM",
     "POAD",
     "PRO",
     "TWOSOME",
     "ALoL",
+    "Cloning",
+    "CloningData",
     "HHAData",
     "LanguagePolicy",
     "LoraConfig",
+    "MessageReward",
+    "MotifData",
+    "MotifReward",
     "PolicyReward",
     "RewardTraining",
+    "SymbolicPPO",
+    "SymbolicRollouts",
     "TextRollouts",
     "load_pretrained",
 ]
 
 _HOMES = {
     "ALoL": "llm_agents.methods",
+    "Cloning": "llm_agents.methods",
+    "CloningData": "llm_agents.data",
     "DPO": "llm_agents.methods",
+    "DRRN": "llm_agents.methods",
+    "GLAM": "llm_agents.methods",
     "HHAData": "llm_agents.data",
     "LanguagePolicy": "llm_agents.policies",
     "LoraConfig": "llm_agents.policies",
+    "MessageReward": "llm_agents.rewards",
+    "MotifData": "llm_agents.data",
+    "MotifReward": "llm_agents.methods",
     "POAD": "llm_agents.methods",
     "PRO": "llm_agents.methods",
     "PolicyReward": "llm_agents.rewards",
     "RewardTraining": "llm_agents.methods",
+    "SymbolicPPO": "llm_agents.methods",
+    "SymbolicRollouts": "llm_agents.rollouts",
     "TWOSOME": "llm_agents.methods",
     "TextRollouts": "llm_agents.rollouts",
     "load_pretrained": "llm_agents.zoo",

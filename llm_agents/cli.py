@@ -12,12 +12,13 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from llm_agents import __version__
+from llm_agents.command_line import Parser, evaluate_parser, split_options
 from llm_agents.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from llm_agents.zoo import Entry
 
 EXIT_FAULT = 2  # what the user gave can't be used; nothing was started
-SECTIONS = ("seed_everything", "model", "data", "trainer", "run", "evaluation", "publish")
 
 OVERVIEW = """\
 usage: lightning VERB …
 
   run RECIPE           train, evaluate, or whatever the recipe says
   evaluate NAME        test prompts or worlds → results.json and a table with intervals
+  watch NAME           episodes in the terminal; --html, --gif, --mp4, --cast write a replay
   plot RUN…            learning curves of runs in worlds, those that differ by seed together
   zoo [list|show NAME] adapters and reward models by name
   publish DIR          send an adapter to the Hub
@@ -40,18 +41,6 @@ usage: lightning VERB …
 
 `lightning VERB --help` shows a verb's options, `lightning run RECIPE --help` every key of a recipe.
 The same program is called `llm-agents` and `python -m llm_agents`."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Names the nearest option when one is mistyped."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
-        unknown = [word for word in message.split() if word.startswith("--")]
-        known = [option for action in self._actions for option in action.option_strings]
-        near = get_close_matches(unknown[0], known, n=1, cutoff=0.6) if unknown else []
-        hint = f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
-        raise UserError(f"{self.prog}: {message}{hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -163,35 +152,17 @@ def run(words: list[str]) -> int:
         print(recipe, end="")
         return 0
     from llm_agents.training.run_folder import recipe_name
+
+    name = recipe_name(Path(given.recipe))
+    if document.values.get("job") is not None:
+        from llm_agents.training.jobs import run_job
+
+        run_job(document.values, recipe, name, given.resume)
+        return 0
     from llm_agents.training.session import run_recipe
 
-    run_recipe(document.values, recipe, recipe_name(Path(given.recipe)), given.resume)
+    run_recipe(document.values, recipe, name, given.resume)
     return 0
-
-
-def split_options(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Part a command line into plain words and keys of a recipe with their values.
-
-    Example:
-        >>> split_options(["a.yaml", "--model.lr", "1e-4", "--run.name=b", "--resume", "auto"])
-        (['a.yaml', '--resume', 'auto'], [('model.lr', '1e-4'), ('run.name', 'b')])
-    """
-    plain: list[str] = []
-    options: list[tuple[str, str]] = []
-    rest = iter(words)
-    for word in rest:
-        key, equals, value = word.removeprefix("--").partition("=")
-        is_key = "." in key or key in SECTIONS or key == "reproduces"
-        if not word.startswith("--") or not is_key:
-            plain.append(word)
-            continue
-        if not equals:
-            following = next(rest, None)
-            if following is None or following.startswith("--"):
-                raise UserError(f"expected a value after {word}, got {following or 'nothing'}")
-            value = following
-        options.append((key, value))
-    return plain, options
 
 
 def _how_to_resume(words: list[str]) -> str:
@@ -213,42 +184,12 @@ def _how_to_resume(words: list[str]) -> str:
 
 def evaluate(words: list[str]) -> int:
     """Evaluate an adapter, a reward model, an agent or a base model."""
-    parser = Parser(
-        prog="lightning evaluate",
-        description="Answer test prompts and score the answers, or play worlds: results.json and a "
-        "table.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", metavar="NAME", help="zoo name, folder, Hub id, or a base model")
-    parser.add_argument(
-        "--recipe", help="recipe of data, reward and generation; by default the adapter's own"
-    )
-    parser.add_argument(
-        "--data", action="append", default=[], metavar="SET", help="test set: file, Hub id, sample"
-    )
-    parser.add_argument("--reward", help="reward model's name, or package.module:function")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="WORLD", help="world that an agent plays"
-    )
-    parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each world")
-    parser.add_argument(
-        "--behaviour",
-        choices=("decomposed", "trie", "list"),
-        help="what a POAD agent draws its actions from",
-    )
-    parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer")
-    parser.add_argument(
-        "--against", metavar="NAME", help="another policy, compared prompt by prompt"
-    )
-    parser.add_argument(
-        "--judge", metavar="URL", help="OpenAI-compatible server that compares the answers"
-    )
-    parser.add_argument("--judge-model", metavar="MODEL", help="its name for the model")
-    parser.add_argument("--out", metavar="DIR", help="where results go; by default NAME's folder")
+    parser = evaluate_parser()
     given = parser.parse_args(words)
     if given.judge and not (given.against and given.judge_model):
         parser.error("--judge needs --judge-model and --against")
+    if given.test and not given.suite:
+        parser.error("--test names a test of a suite: add --suite")
     sys.path.append(str(Path.cwd()))
     recipe = _recipe_of(given.name, given.recipe)
     if _plays(given, recipe, parser):
@@ -274,9 +215,15 @@ def evaluate(words: list[str]) -> int:
 
 def _plays(given: argparse.Namespace, recipe: dict[str, Value], parser: Parser) -> bool:
     """Return whether worlds are to be played; refuse options of the other kind."""
-    from llm_agents.training.agents import agent_folder
+    from llm_agents.training.agents import SCRIPTED, agent_folder
+    from llm_agents.training.nethack_agents import nethack_folder
 
-    of_worlds = {"--env": given.env, "--episodes": given.episodes, "--behaviour": given.behaviour}
+    of_worlds = {
+        "--env": given.env,
+        "--episodes": given.episodes,
+        "--suite": given.suite,
+        "--behaviour": given.behaviour,
+    }
     of_prompts = {
         "--data": given.data,
         "--reward": given.reward,
@@ -285,12 +232,24 @@ def _plays(given: argparse.Namespace, recipe: dict[str, Value], parser: Parser) 
         "--against": given.against,
         "--judge": given.judge,
     }
-    plays = bool(given.env) or agent_folder(given.name) is not None
-    wrong = [name for name, value in (of_prompts if plays else of_worlds).items() if value]
-    if wrong:
-        kind = "plays worlds" if plays else "answers prompts, unless --env names a world"
-        parser.error(f"`{given.name}` {kind}: leave {wrong[0]} out")
+    if given.name in SCRIPTED:
+        return _refuse(given.name, of_prompts, "plays worlds", parser)
+    if nethack_folder(given.name) is not None:  # its messages may be judged by a reward
+        of_worlds = {"--behaviour": given.behaviour, "--suite": given.suite}
+        of_prompts = {**of_prompts, "--reward": None}
+        return _refuse(given.name, {**of_worlds, **of_prompts}, "plays NetHack", parser)
+    plays = bool(given.env or given.suite) or agent_folder(given.name) is not None
+    kind = "plays worlds" if plays else "answers prompts, unless --env names a world"
+    _refuse(given.name, of_prompts if plays else of_worlds, kind, parser)
     return plays
+
+
+def _refuse(name: str, options: Mapping[str, object], kind: str, parser: Parser) -> bool:
+    """Refuse options that mean nothing for what is evaluated; return True."""
+    wrong = [option for option, value in options.items() if value]
+    if wrong:
+        parser.error(f"`{name}` {kind}: leave {wrong[0]} out")
+    return True
 
 
 def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
@@ -305,7 +264,15 @@ def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
         episodes=given.episodes,
         behaviour=given.behaviour,
         out=Path(given.out) if given.out else default_folder(given.name),
+        reward=given.reward,
     )
+    if given.suite:
+        from llm_agents.training.suites import SuiteRequest, evaluate_suite_named
+
+        suite = SuiteRequest(request, given.suite, tuple(given.test))
+        evaluate_suite_named(suite)
+        print(f"results: {suite.folder / 'results.json'}", file=sys.stderr)
+        return 0
     evaluate_agent_named(request)
     print(f"results: {request.out / 'results.json'}", file=sys.stderr)
     return 0
@@ -321,6 +288,49 @@ def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
     return load_recipe(path).values if path.is_file() else {}
 
 
+def watch(words: list[str]) -> int:
+    """Play episodes and show them."""
+    parser = Parser(
+        prog="lightning watch",
+        description="Play episodes of an agent: in the terminal, and as files.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "name", metavar="NAME", help="zoo name, folder or Hub id of an agent; random; explorer"
+    )
+    parser.add_argument("--env", metavar="WORLD", help="what is played; the agent's own by default")
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="leave an episode after so many")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of world and draws (0)")
+    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="frames a second (8)")
+    parser.add_argument("--reward", metavar="NAME", help="reward of messages shown beside the game")
+    parser.add_argument(
+        "--sort", choices=("reward", "total", "times"), default="reward", help="order of messages"
+    )
+    parser.add_argument(
+        "--behaviour",
+        choices=("decomposed", "trie", "list"),
+        help="what a POAD agent draws its actions from",
+    )
+    for name, what in {
+        "cast": "asciinema recording",
+        "gif": "animated picture",
+        "mp4": "video, where there is an encoder",
+        "html": "page that needs no network",
+        "json": "what came of the episodes",
+    }.items():
+        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write: {what}")
+    parser.add_argument("--no-screen", action="store_true", help="draw nothing in the terminal")
+    given = parser.parse_args(words)
+    sys.path.append(str(Path.cwd()))
+    recipe = _recipe_of(given.name, None)
+    from llm_agents.training.watching import WatchRequest, watch_named
+
+    options = {name: value for name, value in vars(given).items() if name != "no_screen"}
+    watch_named(WatchRequest(**options, recipe=recipe, screen=not given.no_screen))
+    return 0
+
+
 def plot(words: list[str]) -> int:
     """Draw learning curves."""
     parser = Parser(
@@ -332,10 +342,14 @@ def plot(words: list[str]) -> int:
         "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder; equal labels are one curve"
     )
     parser.add_argument("--out", default="learning_curves.png", metavar="FILE", help="the picture")
+    parser.add_argument(
+        "--published", type=Path, metavar="FILE", help="Motif's curves, motif_results.pkl, below"
+    )
     given = parser.parse_args(words)
     from llm_agents.training.plotting import plot_runs
 
-    print(plot_runs(given.runs, Path(given.out)))
+    for path in plot_runs(given.runs, Path(given.out), given.published):
+        print(path)
     return 0
 
 
@@ -458,6 +472,7 @@ def doctor(words: list[str]) -> int:
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": run,
     "evaluate": evaluate,
+    "watch": watch,
     "plot": plot,
     "zoo": zoo,
     "publish": publish,

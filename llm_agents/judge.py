@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -21,17 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tenacity import (
-    RetryCallState,
-    before_sleep_log,
-    retry,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_random_exponential,
-)
 
 from llm_agents.errors import UserError
 from llm_agents.evaluation import BootstrapConfig, Interval, Results, bootstrap_mean
+from llm_agents.rewards.chat_server import ChatServer, chat_text
 from llm_agents.types import Prompt
 
 log = logging.getLogger(__name__)
@@ -130,19 +120,6 @@ class Tally:
     ties: int
     losses: int
     unparsed: int
-
-
-class _TransientError(Exception):
-    """A failure that may pass: no connection, an overloaded server, a limit on requests.
-
-    Args:
-        reason: What happened.
-        retry_after: Seconds that the server asks to wait.
-    """
-
-    def __init__(self, reason: str, retry_after: float | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
 
 
 def judge_prompt(prompt: Prompt, answer_a: str, answer_b: str) -> str:
@@ -388,65 +365,13 @@ def ask(message: str, config: JudgeConfig) -> str:
     Raises:
         UserError: The server refuses, speaks another protocol, or fails in every attempt.
     """
-    attempt = retry(
-        retry=retry_if_exception_type(_TransientError),
-        stop=stop_after_attempt(config.attempts),
-        wait=_wait,
-        before_sleep=before_sleep_log(log, logging.WARNING),
-        reraise=True,
-    )(_request)
-    try:
-        return attempt(message, config)
-    except _TransientError as error:
-        raise UserError(
-            f"the judge at {config.endpoint} failed {config.attempts} times ({error}): start it or "
-            "correct `endpoint`; the same command goes on where this one stopped"
-        ) from error
-
-
-def _wait(state: RetryCallState) -> float:
-    """Return how long to wait: as long as the server says, else about twice as long each time."""
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, _TransientError) and error.retry_after is not None:
-        return min(error.retry_after, 60.0)
-    return wait_random_exponential(0.5, max=30)(state)
-
-
-def _request(message: str, config: JudgeConfig) -> str:
-    """Send one request and return the reply's text."""
+    server = ChatServer(
+        config.endpoint, config.timeout, config.attempts, config.parallel, config.key_variable
+    )
     body = {
         "model": config.model,
         "messages": [{"role": "user", "content": message}],
         "max_tokens": config.max_tokens,
         "temperature": config.temperature,
     }
-    url = f"{config.endpoint.rstrip('/')}/chat/completions"
-    if not url.startswith(("http://", "https://")):
-        raise UserError(f"expected an `endpoint` with http:// or https://, got `{config.endpoint}`")
-    headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(config.key_variable):
-        headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    try:
-        with urllib.request.urlopen(request, timeout=config.timeout) as response:
-            text = response.read().decode("utf8")
-    except urllib.error.HTTPError as error:
-        reason = error.read(500).decode("utf8", "replace")
-        if error.code in (408, 409, 429) or error.code >= 500:
-            waiting = error.headers.get("Retry-After", "")
-            seconds = float(waiting) if waiting.isdigit() else None
-            raise _TransientError(f"HTTP {error.code}", seconds) from error
-        raise UserError(
-            f"the judge at {config.endpoint} refuses the model `{config.model}` (HTTP "
-            f"{error.code}): {reason}; a key is read from ${config.key_variable}"
-        ) from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise _TransientError(str(error)) from error
-    try:
-        content = json.loads(text)["choices"][0]["message"]["content"]
-    except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
-        raise UserError(
-            f"the server at {config.endpoint} does not speak the protocol of OpenAI's chat "
-            f"completions; it answered {text[:200]!r}"
-        ) from error
-    return str(content or "")
+    return server.post("chat/completions", body, chat_text)

@@ -42,6 +42,14 @@ class Method:
 
 METHODS = (
     Method(
+        name="Motif",
+        paper="[Klissarov et al. 2024](https://arxiv.org/abs/2310.00166)",
+        module="llm_agents.methods.MotifAgent",
+        docs="docs/motif.md",
+        recipe="recipes/motif_nethack.yaml",
+        reproduce="make reproduce-motif",
+    ),
+    Method(
         name="A-LoL",
         paper="[Baheti et al. 2024](https://arxiv.org/abs/2305.14718)",
         module="llm_agents.methods.ALoL",
@@ -72,6 +80,38 @@ METHODS = (
         docs="docs/a_lol.md#rewards",
         recipe="recipes/reward_hha.yaml",
         reproduce="lightning run recipes/reward_hha.yaml",
+    ),
+    Method(
+        name="GLAM",
+        paper="[Carta et al. 2023](https://arxiv.org/abs/2302.02662)",
+        module="llm_agents.methods.GLAM",
+        docs="docs/glam.md",
+        recipe="recipes/glam_babyai_go_to_local.yaml",
+        reproduce="make reproduce-glam",
+    ),
+    Method(
+        name="cloning",
+        paper="[Carta et al. 2023](https://arxiv.org/abs/2302.02662)",
+        module="llm_agents.methods.Cloning",
+        docs="docs/glam.md#the-other-agents",
+        recipe="recipes/cloning_babyai_go_to_local.yaml",
+        reproduce="make reproduce-glam",
+    ),
+    Method(
+        name="DRRN",
+        paper="[He et al. 2016](https://arxiv.org/abs/1511.04636)",
+        module="llm_agents.methods.DRRN",
+        docs="docs/glam.md#the-other-agents",
+        recipe="recipes/drrn_babyai_go_to_local.yaml",
+        reproduce="lightning run recipes/drrn_babyai_go_to_local.yaml",
+    ),
+    Method(
+        name="symbolic PPO",
+        paper="[Chevalier-Boisvert et al. 2019](https://arxiv.org/abs/1810.08272)",
+        module="llm_agents.methods.SymbolicPPO",
+        docs="docs/glam.md#the-other-agents",
+        recipe="recipes/symbolic_ppo_babyai_go_to_red_ball.yaml",
+        reproduce="lightning run recipes/symbolic_ppo_babyai_go_to_red_ball.yaml",
     ),
     Method(
         name="TWOSOME",
@@ -177,6 +217,8 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "recipes/README.md": {"recipes": recipes_table},
     "docs/a_lol.md": {"results": partial(results_table, "arXiv:2305.14718")},
     "docs/twosome.md": {"results": partial(results_table, "arXiv:2401.14151")},
+    "docs/glam.md": {"results": partial(results_table, "arXiv:2302.02662")},
+    "docs/motif.md": {"results": partial(results_table, "arXiv:2310.00166")},
     "docs/poad.md": {"results": partial(results_table, "arXiv:2405.15821")},
 }
 

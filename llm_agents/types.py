@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, NamedTuple, Protocol, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # worlds, which stand on this, are looked up in an instant
+    import torch
+    from torch import Tensor
 
 Role = Literal["system", "user", "assistant"]
 
@@ -32,7 +34,7 @@ class _Movable:
         moved = {
             field.name: value.to(device, non_blocking=non_blocking)
             for field in fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
-            if isinstance(value := getattr(self, field.name), (Tensor, _Movable))
+            if hasattr(value := getattr(self, field.name), "to")
         }
         return replace(self, **moved)  # type: ignore[type-var]  # subclasses are dataclasses
 
@@ -278,6 +280,68 @@ class Rollout(_Movable):
         return int(self.index.numel())
 
 
+@dataclass(frozen=True)
+class Demonstrations(_Movable):
+    """Choices with the action that somebody took: what behavioural cloning trains on.
+
+    Args:
+        choices: B choices.
+        index: ``[B]`` int64, position of the action in its choice's list.
+    """
+
+    choices: tuple[Choice, ...]
+    index: Tensor
+
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.choices)
+
+
+@dataclass(frozen=True)
+class SymbolicRollout(_Movable):
+    """T steps of E worlds that an agent sees as images: what a recurrent method trains on.
+
+    Args:
+        images: ``[T, E, 7, 7, 3]`` uint8: columns, rows, and type, colour and state of a cell.
+        missions: The distinct goals.
+        mission_index: ``[T, E]`` int64 into them.
+        starts: ``[T, E]`` bool, True = first step of an episode, before which nothing is known.
+        memories: ``[T, E, M]`` float32, what the agent remembered before the step.
+        index: ``[T, E]`` int64, the action taken.
+        log_probs: ``[T, E]`` float32, under the collecting policy.
+        values: ``[T, E]`` float32.
+        rewards: ``[T, E]`` float32.
+        terminated: ``[T, E]`` bool, the world ended after the step.
+        truncated: ``[T, E]`` bool, a limit cut the episode after the step.
+        next_values: ``[T, E]`` float32, value of the observation that followed, before any reset;
+            0 where the episode ended.
+        episodes: Episodes that ended in this rollout.
+        number: Number of this rollout, from 0.
+        num_rollouts: How many rollouts the whole run has.
+    """
+
+    images: Tensor
+    missions: tuple[str, ...]
+    mission_index: Tensor
+    starts: Tensor
+    memories: Tensor
+    index: Tensor
+    log_probs: Tensor
+    values: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    next_values: Tensor
+    episodes: tuple[Episode, ...]
+    number: int
+    num_rollouts: int
+
+    @property
+    def num_steps(self) -> int:
+        """Return T · E."""
+        return int(self.index.numel())
+
+
 class OfflineSource(Protocol):
     """What an offline method may ask of its data before and during training."""
 
@@ -307,3 +371,71 @@ class OfflineSource(Protocol):
 
     def fingerprint(self) -> str:
         """Return a digest of the training rows' token ids and rewards: part of every cache key."""
+
+
+@dataclass(frozen=True)
+class MessageObservations(_Movable):
+    """What a reward of game messages sees; parts that it does not look at are None.
+
+    Args:
+        message: ``[M, 256]`` uint8, the message's bytes, padded with 0.
+        blstats: ``[M, 27]`` integer, the game's bottom line as it stands.
+        glyphs: ``[M, 21, 79]`` integer, the map.
+    """
+
+    message: Tensor
+    blstats: Tensor | None = None
+    glyphs: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return M."""
+        return int(self.message.shape[0])
+
+    def select(self, index: Tensor | slice) -> MessageObservations:
+        """Return the rows `index`."""
+        return MessageObservations(
+            self.message[index],
+            None if self.blstats is None else self.blstats[index],
+            None if self.glyphs is None else self.glyphs[index],
+        )
+
+
+@dataclass(frozen=True)
+class MessagePairs(_Movable):
+    """Pairs of observations with a preference: what Motif's reward model trains on.
+
+    Args:
+        observations: M *distinct* ones.
+        index: ``[B, 2, L]`` int64 into them: each side of a pair is L consecutive steps.
+        preferences: ``[B]`` int64: 0 the first side is better, 1 the second, 2 a tie.
+        rows: ``[B]`` int64, position of each pair in its data set.
+        scores: ``[B, 2]`` float64, final game score of each side's episode; NaN where unknown.
+    """
+
+    observations: MessageObservations
+    index: Tensor
+    preferences: Tensor
+    rows: Tensor
+    scores: Tensor
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return int(self.preferences.shape[0])
+
+
+class Job(ABC):
+    """A stage of a recipe that trains nothing: it collects, annotates or prepares data.
+
+    A recipe's `job` section names its class; the arguments of its constructor are the keys.
+    """
+
+    @abstractmethod
+    def run(self, folder: Path) -> Mapping[str, object]:
+        """Do the work, going on with what `folder` and the job's own output hold already.
+
+        Args:
+            folder: The run's folder, which exists.
+
+        Returns:
+            Numbers for ``results.json``: whatever JSON can hold.
+        """

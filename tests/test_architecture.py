@@ -27,6 +27,7 @@ LEVELS = {
     "judge": 4,
     "training": 4,
     "zoo": 4,
+    "command_line": 5,
     "config": 5,
     "doctor": 5,
     "tables": 5,

@@ -219,6 +219,34 @@ def test_evaluate_gives_the_runs_numbers_in_a_fresh_process(home: Path) -> None:
     assert "sample" in done.stdout
 
 
+def test_what_load_pretrained_gives_earns_the_runs_rewards_in_a_fresh_process(home: Path) -> None:
+    code = (
+        "import json, sys\n"
+        "from llm_agents import load_pretrained\n"
+        "from llm_agents.training.tiny import letters\n"
+        "from llm_agents.types import GenerationConfig, Turn\n"
+        "policy = load_pretrained(sys.argv[1], device='cpu')\n"
+        "config = GenerationConfig(max_new_tokens=8)\n"
+        "for line in open(sys.argv[2], encoding='utf8'):\n"
+        "    turns = tuple(Turn(**turn) for turn in json.loads(line)['turns'])\n"
+        "    prompt = policy.encode_prompt(turns, template='alol', max_tokens=64)\n"
+        "    text = policy.decode(policy.generate([prompt], config)[0])\n"
+        "    print(json.dumps([text, *letters([turns], [text])]))\n"
+    )
+    run = home / "runs/policy/1"
+    words = [str(run / "adapter"), str(run / "sample_eval_results.jsonl")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = (run / "sample_eval_results.jsonl").read_text(encoding="utf8").splitlines()
+    answers = [json.loads(line) for line in lines]
+    assert [text for text, _ in found] == [answer["suffix"] for answer in answers]
+    assert [score for _, score in found] == pytest.approx([a["reward"] for a in answers], abs=1e-6)
+    assert len(found) == 3
+
+
 def test_evaluate_compares_two_policies_by_a_trained_reward(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,3 +326,84 @@ def test_a_fault_that_only_building_shows_has_no_traceback(home: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "error: base model 'no/such/base'" in done.stderr
     assert not (home / "none").exists()
+
+
+GOOD_ROW = {"prompt": "Why?", "responses": ["Because it is so.", "No."], "rewards": [0.9, 0.1]}
+
+
+def rows_with(change: dict[str, object] | str) -> str:
+    """Return four lines of data of which the third is changed, or is another text."""
+    third = change if isinstance(change, str) else json.dumps({**GOOD_ROW, **change})
+    lines = [json.dumps({**GOOD_ROW, "prompt": f"Why {number}?"}) for number in range(4)]
+    return "\n".join([*lines[:2], third, lines[3]]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (rows_with('{"prompt": "Why?"'), (), "rows.jsonl:3: expected one JSON object a line"),
+        (rows_with({"rewards": [float("nan"), 0]}), (), "rows.jsonl:3: expected a finite number"),
+        (
+            "".join(json.dumps({**GOOD_ROW, "rewards": [0.0, 0.0]}) + "\n" for _ in range(4)),
+            ("--data.reward_transform", "none"),
+            "no training response is better than what the reference is expected to get",
+        ),
+        (
+            rows_with({}),
+            ("--model.reward.function", "broken_reward:score"),
+            "returned nan for response 0",
+        ),
+        (
+            rows_with({}),
+            ("--data.max_response_tokens", "5000"),
+            "expected a model window of at least 5008 tokens",
+        ),
+    ],
+    ids=["malformed", "nan stored", "nothing better", "nan scored", "no room for a prompt"],
+)
+def test_bad_data_stop_a_run_with_one_clear_line(
+    lines: str,
+    options: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    (tmp_path / "broken_reward.py").write_text(
+        "def score(prompts, responses):\n    return [float('nan') for _ in responses]\n"
+    )
+    words = ("--data.train", "rows.jsonl", "--run.folder", "run", *options)
+    assert main(["run", RECIPE, "--overlay", OVERLAY, *words]) == 2
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (json.dumps(GOOD_ROW) + "\n", {}),
+        (rows_with({"responses": ["", "No."]}), {"responses empty": 1}),
+        (
+            rows_with({"responses": ["so " * 2000, "No."]}),
+            {"responses truncated (no end token)": 1},
+        ),
+        (rows_with({"prompt": "why " * 2000}), {"prompts truncated": 1}),
+    ],
+    ids=["one row", "empty answer", "long answer", "long prompt"],
+)
+def test_unusual_data_train_and_what_was_changed_is_counted(
+    lines: str, expected: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    words = ("--data.train", "rows.jsonl", "--data.reward_transform", "none")
+    whole = ("--data.max_prompt_tokens", "null", "--run.folder", "run")
+    assert main(["run", RECIPE, "--overlay", OVERLAY, *words, *whole]) == 0
+    report = json.loads((tmp_path / "run/data.json").read_text())["train"]
+    assert report["changed"] == expected
+    assert json.loads((tmp_path / "run/results.json").read_text())["answers"]

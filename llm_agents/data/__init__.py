@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from llm_agents.data.babyai_trajectories import AgentTrajectories, BotTrajectories
 from llm_agents.data.base import DropReport, Example, collate_prompts, collate_tokens
+from llm_agents.data.cloning import CloningData
 from llm_agents.data.hha import HHAData
 from llm_agents.data.module import OfflineDataModule
+from llm_agents.data.motif import MotifData
+from llm_agents.data.motif_annotation import MotifAnnotation
+from llm_agents.data.motif_collection import MotifCollection
+from llm_agents.data.motif_layout import MotifPairs
 from llm_agents.data.reading import read_examples
 from llm_agents.data.sampling import StepSampler, StepShape
 from llm_agents.data.selection import PromptSplit, RowRules, split_by_prompt
@@ -12,11 +18,18 @@ from llm_agents.data.streams import BatchStream, EvaluationStream
 from llm_agents.data.templates import stop_strings, strip_generated
 
 __all__ = [
+    "AgentTrajectories",
     "BatchStream",
+    "BotTrajectories",
+    "CloningData",
     "DropReport",
     "EvaluationStream",
     "Example",
     "HHAData",
+    "MotifAnnotation",
+    "MotifCollection",
+    "MotifData",
+    "MotifPairs",
     "OfflineDataModule",
     "PromptSplit",
     "RowRules",

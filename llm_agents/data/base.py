@@ -92,7 +92,9 @@ def save_reports(reports: Mapping[str, DropReport], path: Path) -> None:
     """Write the reports of all splits to `path` as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: report.as_dict() for name, report in reports.items()}
-    path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf8")
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf8")
+    temporary.replace(path)
 
 
 class Ragged:

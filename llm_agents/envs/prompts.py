@@ -31,6 +31,7 @@ _DETERMINERS = _ARTICLES | {"one"}
 _PLAIN_WORDS = frozenset(
     {*_ARTICLES, "to", "in", "on", "into", "at", "of", "and", "up", "down", "off", "nothing", "it"}
 )
+_VERB = re.compile(r"(?=[^\W\d_])[^A-Z\W\d_]+\b")  # of any language: "lâcher"
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
 
@@ -200,7 +201,7 @@ def cohesion_faults(choice: Choice) -> list[str]:
     faults = [fault] if (fault := clause_fault(choice.prompt)) else []
     for action in choice.actions:
         first = action.split(" ")[0]
-        if not re.match(r"[a-z]+\b", first) or first in _ARTICLES | {"to"}:
+        if not _VERB.match(first) or first in _ARTICLES | {"to"}:
             faults.append(f"action {action!r} does not start with a bare verb")
         elif not action[-1].isalnum():
             faults.append(f"action {action!r} ends in {action[-1]!r}")

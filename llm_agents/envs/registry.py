@@ -12,8 +12,11 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from llm_agents.envs.babyai import WORLDS as BABYAI
+from llm_agents.envs.babyai import BabyAIText
 from llm_agents.envs.base import TextEnv
 from llm_agents.envs.case_study import CaseStudy
+from llm_agents.envs.nethack_text import NetHackText
 from llm_agents.envs.overcooked import Overcooked
 from llm_agents.envs.overcooked_kitchen import DISHES
 from llm_agents.envs.toy import TOYS
@@ -23,10 +26,11 @@ from llm_agents.errors import UserError
 
 
 class _World(NamedTuple):
-    """What builds a world, and the arguments that its name fixes."""
+    """What builds a world, the arguments that its name fixes, and whether an engine runs it."""
 
     factory: Callable[..., TextEnv]
     fixed: Mapping[str, str] = types.MappingProxyType({})
+    has_engine: bool = False
 
 
 _WORLDS: dict[str, _World] = {
@@ -39,6 +43,8 @@ _WORLDS: dict[str, _World] = {
         if variant != "pancake"
     },
     "case-study": _World(CaseStudy),
+    **{name: _World(BabyAIText, fixed, has_engine=True) for name, fixed in BABYAI.items()},
+    "nethack-text": _World(NetHackText, has_engine=True),
     **{name: _World(toy) for name, toy in TOYS.items()},
 }
 
@@ -63,6 +69,36 @@ def make_world(name: str, **options: object) -> TextEnv:
         'pick up the tomato'
     """
     world = _WORLDS.get(name) or _own_world(name)
+    _check_options(name, world, options)
+    try:
+        return world.factory(**world.fixed, **options)
+    except ValueError as error:
+        raise UserError(f"the world `{name}` refuses its options: {error}") from error
+
+
+def check_world(name: str, options: Mapping[str, object] = types.MappingProxyType({})) -> None:
+    """Refuse what `make_world` would, in an instant.
+
+    A world that an engine runs is not built, and one that no table names is not imported: what
+    they refuse themselves shows later.
+
+    Args:
+        name: As of `make_world`.
+        options: As of `make_world`.
+
+    Raises:
+        UserError: As of `make_world`.
+    """
+    if ":" in name:
+        return
+    world = _WORLDS.get(name) or _own_world(name)
+    _check_options(name, world, options)
+    if not world.has_engine:
+        make_world(name, **options)
+
+
+def _check_options(name: str, world: _World, options: Mapping[str, object]) -> None:
+    """Refuse options that a world does not have, and values of another type."""
     parameters = inspect.signature(world.factory).parameters
     known = [key for key in parameters if key not in world.fixed]
     unknown = [key for key in options if key not in known]
@@ -80,19 +116,19 @@ def make_world(name: str, **options: object) -> TextEnv:
                 f"expected the option `{key}` of the world `{name}` to be {_spell(hints[key])}, "
                 f"got {value!r}"
             )
-    try:
-        return world.factory(**world.fixed, **options)
-    except ValueError as error:
-        raise UserError(f"the world `{name}` refuses its options: {error}") from error
 
 
 def _own_world(name: str) -> _World:
     """Return a world that no table names, by its import path."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        near = get_close_matches(name, _WORLDS, n=1, cutoff=0.5)
-        hint = f"do you mean `{near[0]}`?" if near else "choose one, or name a class `module:Class`"
-        raise UserError(f"expected a world out of {', '.join(_WORLDS)}, got `{name}`: {hint}")
+        near = get_close_matches(name, _WORLDS, n=1, cutoff=0.6)
+        if near:
+            raise UserError(f"expected a world, got `{name}`: do you mean `{near[0]}`?")
+        raise UserError(
+            f"expected a world out of {', '.join(_WORLDS)}, got `{name}`: choose one, or name a "
+            "class `module:Class`"
+        )
     try:
         factory = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

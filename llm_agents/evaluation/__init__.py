@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from llm_agents.errors import UserError
 from llm_agents.evaluation.baselines import RandomAgent, ZeroShotAgent
 from llm_agents.evaluation.comparison import PairedDifference, combine_seeds, compare
 from llm_agents.evaluation.episode_tables import episodes_table
@@ -16,6 +19,22 @@ from llm_agents.evaluation.episodes import (
     write_episode_results,
 )
 from llm_agents.evaluation.intervals import BootstrapConfig, Interval, bootstrap_mean, share
+from llm_agents.evaluation.message_reward import (
+    MessageRewardResults,
+    RankedMessage,
+    evaluate_message_reward,
+    message_reward_table,
+    read_message_reward_results,
+    write_message_reward_results,
+)
+from llm_agents.evaluation.nethack import (
+    GamesResult,
+    GamesResults,
+    evaluate_games,
+    read_games_results,
+    write_games_results,
+)
+from llm_agents.evaluation.nethack_tables import compare_games, games_table
 from llm_agents.evaluation.pictures import (
     CreditPicture,
     Curve,
@@ -27,6 +46,7 @@ from llm_agents.evaluation.pictures import (
 )
 from llm_agents.evaluation.policy import evaluate_policy, rescore
 from llm_agents.evaluation.report import (
+    AnyResults,
     comparison_table,
     plot_results,
     print_table,
@@ -37,7 +57,9 @@ from llm_agents.evaluation.results import (
     Results,
     RewardDescription,
     TestSetResult,
+    kind_of_results,
     read_results,
+    results_path,
 )
 from llm_agents.evaluation.results import write_results as write_numbers
 from llm_agents.evaluation.reward_model import (
@@ -51,14 +73,19 @@ from llm_agents.evaluation.text_metrics import distinct_n, num_words
 
 __all__ = [
     "Answer",
+    "AnyResults",
     "BootstrapConfig",
     "CreditPicture",
     "Curve",
     "DecisionPicture",
     "EpisodeResults",
+    "GamesResult",
+    "GamesResults",
     "Interval",
+    "MessageRewardResults",
     "PairedDifference",
     "RandomAgent",
+    "RankedMessage",
     "Results",
     "RewardAgreement",
     "RewardDescription",
@@ -70,32 +97,45 @@ __all__ = [
     "bootstrap_mean",
     "combine_seeds",
     "compare",
+    "compare_games",
     "comparison_table",
     "distinct_n",
     "episodes_table",
     "evaluate_agent",
+    "evaluate_games",
+    "evaluate_message_reward",
     "evaluate_policy",
     "evaluate_reward",
+    "games_table",
+    "message_reward_table",
     "num_words",
     "plot_credit",
     "plot_curves",
     "plot_decisions",
     "plot_results",
     "print_table",
+    "read_any_results",
     "read_curve",
     "read_episode_results",
+    "read_games_results",
+    "read_message_reward_results",
     "read_results",
     "read_reward_results",
     "rescore",
     "results_table",
     "share",
     "write_episode_results",
+    "write_games_results",
+    "write_message_reward_results",
     "write_numbers",
     "write_results",
 ]
 
 
-def write_results(folder: str | Path, results: Results | RewardResults | EpisodeResults) -> Path:
+def write_results(
+    folder: str | Path,
+    results: AnyResults,
+) -> Path:
     """Write `results` to a folder: numbers; of a policy that writes, texts and a picture too.
 
     Returns:
@@ -105,5 +145,32 @@ def write_results(folder: str | Path, results: Results | RewardResults | Episode
         return write_episode_results(folder, results)
     if isinstance(results, RewardResults):
         return write_reward_results(folder, results)
+    if isinstance(results, MessageRewardResults):
+        return write_message_reward_results(folder, results)
+    if isinstance(results, GamesResults):
+        return write_games_results(folder, results)
     plot_results(results, Path(folder) / "results.png")
     return write_numbers(folder, results)
+
+
+def read_any_results(folder: str | Path) -> AnyResults:
+    """Read what `write_results` wrote, without the texts of answers.
+
+    Args:
+        folder: Folder of ``results.json``, or that file.
+
+    Raises:
+        UserError: There are no results, or they are of an unknown kind or format.
+    """
+    path = results_path(folder)
+    readers: dict[str, Callable[[Path], AnyResults]] = {
+        "policy": partial(read_results, with_texts=False),
+        "reward": read_reward_results,
+        "episodes": read_episode_results,
+        "games": read_games_results,
+        "message_reward": read_message_reward_results,
+    }
+    kind = kind_of_results(path)
+    if kind not in readers:
+        raise UserError(f"expected results of a {', '.join(readers)} in `{path}`, got a {kind}'s")
+    return readers[kind](path)

@@ -1,15 +1,18 @@
-"""What a trained agent is compared with: one that draws at random, and one that learnt nothing."""
+"""Who trained agents are compared with: one that draws at random, one without training, a bot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from llm_agents.types import Agent, Choice, Decisions
+from llm_agents.envs import BabyAIText, TextEnv
+from llm_agents.envs.babyai_bot import Bot, play_shares
+from llm_agents.errors import UserError
+from llm_agents.types import Agent, Choice, Decisions, Episode
 
 
 class RandomAgent:
@@ -66,3 +69,36 @@ class ZeroShotAgent:
     def state_values(self, choices: Sequence[Choice]) -> Tensor:
         """Return ``[E]`` values of the agent's own head: they play no part in its decisions."""
         return self.agent.state_values(choices)
+
+
+@runtime_checkable
+class WorldPlayer(Protocol):
+    """What plays worlds by what they are rather than by what they show."""
+
+    def play_worlds(self, worlds: Sequence[TextEnv], num_episodes: int) -> list[Episode]:
+        """Return finished episodes, each world's share fixed before the first step."""
+
+
+class BotAgent:
+    """BabyAI's scripted expert, which sees what the agent sees and remembers it.
+
+    Example:
+        >>> BotAgent().play_worlds([BabyAIText()], 2)[1].success
+        True
+    """
+
+    def play_worlds(self, worlds: Sequence[TextEnv], num_episodes: int) -> list[Episode]:
+        """Return finished episodes.
+
+        Args:
+            worlds: E worlds; the first ``num_episodes % E`` of them play one more than the others.
+            num_episodes: At least 1.
+
+        Raises:
+            UserError: A world is not one of BabyAI's, or the bot finds no way.
+        """
+        found = [world for world in worlds if isinstance(world, BabyAIText)]
+        if len(found) < len(worlds):
+            other = next(world for world in worlds if not isinstance(world, BabyAIText))
+            raise UserError(f"expected a world of BabyAI for its bot, got `{other.name}`")
+        return play_shares(found, Bot(), num_episodes)

@@ -24,7 +24,7 @@ from llm_agents.evaluation.results import (
 )
 from llm_agents.types import Agent, Episode
 
-TRAINED, ZERO_SHOT, RANDOM = "trained", "zero-shot", "random"
+TRAINED, ZERO_SHOT, RANDOM, BOT = "trained", "zero-shot", "random", "bot"
 KIND = "episodes"
 
 Player = Callable[[Agent, int, torch.Generator], list[Episode]]

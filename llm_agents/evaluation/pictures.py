@@ -133,20 +133,11 @@ def plot_curves(
     drawn = {name: [c for c in curves if c.steps] for name, curves in groups.items()}
     if not any(drawn.values()):
         raise UserError("expected a run in which an episode ended, got none: there is no curve")
-    figure = _figure(8, 4.6)
+    figure = new_figure(8, 4.6)
     axis = figure.subplots()
     for index, (name, curves) in enumerate(entry for entry in drawn.items() if entry[1]):
         smooth = [curve.smoothed(window) for curve in curves]
-        color = f"C{index % 10}"
-        count = f" ({len(curves)} seeds)" if len(curves) > 1 else ""
-        for curve in smooth:
-            width, alpha = (0.7, 0.35) if len(curves) > 1 else (1.8, 1.0)
-            axis.plot(curve.steps, curve.values, color=color, linewidth=width, alpha=alpha)
-        if len(curves) > 1:
-            steps, means, lows, highs = _band(smooth, bootstrap or BootstrapConfig())
-            axis.plot(steps, means, color=color, linewidth=1.8)
-            axis.fill_between(steps, lows, highs, color=color, alpha=0.2, linewidth=0)
-        axis.plot([], [], color=color, label=f"{name}{count}")
+        draw_runs(axis, name, smooth, f"C{index % 10}", bootstrap or BootstrapConfig())
     for index, (name, level) in enumerate((lines or {}).items()):
         style = _LINE_STYLES[index % len(_LINE_STYLES)]
         axis.axhline(level, color="0.35", linewidth=1, linestyle=style, label=name)
@@ -156,10 +147,33 @@ def plot_curves(
     axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=11)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
-def _band(
+def draw_runs(
+    axis: Axes, name: str, curves: Sequence[Curve], color: str, bootstrap: BootstrapConfig
+) -> None:
+    """Draw runs that differ in seed only: each, and their mean with an interval if there are more.
+
+    Args:
+        axis: To draw on.
+        name: Of the runs, in the legend.
+        curves: At least one, each with a point.
+        color: Of all of them.
+        bootstrap: How intervals over runs are computed.
+    """
+    several = len(curves) > 1
+    for curve in curves:
+        width, alpha = (0.7, 0.35) if several else (1.8, 1.0)
+        axis.plot(curve.steps, curve.values, color=color, linewidth=width, alpha=alpha)
+    if several:
+        steps, means, lows, highs = band(curves, bootstrap)
+        axis.plot(steps, means, color=color, linewidth=1.8)
+        axis.fill_between(steps, lows, highs, color=color, alpha=0.2, linewidth=0)
+    axis.plot([], [], color=color, label=f"{name} ({len(curves)} seeds)" if several else name)
+
+
+def band(
     curves: Sequence[Curve], bootstrap: BootstrapConfig
 ) -> tuple[list[float], list[float], list[float], list[float]]:
     """Return steps, means over runs, and both ends of their intervals, where all runs have data."""
@@ -197,14 +211,14 @@ def plot_decisions(decisions: Sequence[DecisionPicture], path: str | Path) -> Pa
     if not shown:
         raise UserError("expected at least one decision to draw, got none")
     heights = [len(entry.actions) + 1.4 + 0.7 * entry.title.count("\n") for entry in shown]
-    figure = _figure(8, 0.26 * sum(heights) + 0.8)
+    figure = new_figure(8, 0.26 * sum(heights) + 0.8)
     axes = figure.subplots(len(shown), 1, height_ratios=heights, squeeze=False)[:, 0]
     for entry, axis in zip(shown, axes, strict=True):
         _draw_decision(axis, entry)
     axes[-1].set_xlabel("probability")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _draw_decision(axis: Axes, entry: DecisionPicture) -> None:
@@ -241,7 +255,7 @@ def plot_credit(credits_: Sequence[CreditPicture], path: str | Path) -> Path:
         raise UserError("expected at least one action to draw, got none")
     columns = max(len(entry.tokens) for entry in shown)
     limit = max(max(abs(v) for v in entry.advantages) for entry in shown) or 1.0
-    figure = _figure(2.6 + 1.05 * columns, 1.3 + 0.55 * len(shown))
+    figure = new_figure(2.6 + 1.05 * columns, 1.3 + 0.55 * len(shown))
     axis = figure.subplots()
     table = torch.full((len(shown), columns), float("nan"))
     for row, entry in enumerate(shown):
@@ -258,10 +272,10 @@ def plot_credit(credits_: Sequence[CreditPicture], path: str | Path) -> Path:
     axis.set_yticks(range(len(shown)), [entry.title for entry in shown], fontsize=8)
     axis.set_frame_on(False)
     figure.colorbar(image, ax=axis, label="advantage", shrink=0.8)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure that needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -271,7 +285,7 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _save(figure: Figure, path: str | Path) -> Path:
+def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure under a temporary name and rename it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,10 +15,16 @@ from llm_agents.evaluation.comparison import PairedDifference
 from llm_agents.evaluation.episode_tables import episodes_table
 from llm_agents.evaluation.episodes import EpisodeResults
 from llm_agents.evaluation.intervals import Interval, format_interval
+from llm_agents.evaluation.message_reward import MessageRewardResults, message_reward_table
+from llm_agents.evaluation.nethack import GamesResults
+from llm_agents.evaluation.nethack_tables import games_table
 from llm_agents.evaluation.results import Results
 from llm_agents.evaluation.reward_model import RewardResults
 
+AnyResults = Results | RewardResults | EpisodeResults | MessageRewardResults | GamesResults
+
 __all__ = [
+    "AnyResults",
     "comparison_table",
     "format_interval",
     "plot_results",
@@ -28,7 +34,7 @@ __all__ = [
 
 
 def print_table(
-    results: Results | RewardResults | EpisodeResults | Sequence[Results],
+    results: AnyResults | Sequence[Results],
     console: Console | None = None,
 ) -> None:
     """Print one row a test set or world, for each of the results."""
@@ -37,6 +43,10 @@ def print_table(
         table = episodes_table(results)
     elif isinstance(results, RewardResults):
         table = agreement_table(results)
+    elif isinstance(results, MessageRewardResults):
+        table = message_reward_table(results)
+    elif isinstance(results, GamesResults):
+        table = games_table(results)
     else:
         table = results_table(results)
     (console or Console()).print(table)

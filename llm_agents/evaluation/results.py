@@ -271,6 +271,24 @@ def read_object(folder: str | Path, *, kind: str) -> dict[str, Any]:
         kind: ``policy`` or ``reward``.
     """
     path = results_path(folder)
+    values = _read_values(path, folder)
+    found = values.pop("kind", "policy")
+    if found != kind:
+        raise UserError(f"expected the results of a {kind} in `{path}`, got those of a {found}")
+    return values
+
+
+def kind_of_results(folder: str | Path) -> str:
+    """Return what the results in a folder are of: the `kind` that `read_object` expects.
+
+    Raises:
+        UserError: There are no results, or they were written in another format.
+    """
+    return str(_read_values(results_path(folder), folder).get("kind", "policy"))
+
+
+def _read_values(path: Path, folder: str | Path) -> dict[str, Any]:
+    """Return the values in a file of results, once its format is known to be right."""
     if not path.is_file():
         raise UserError(f"no `{RESULTS_FILE}` in `{folder}`: `lightning evaluate` writes it")
     try:
@@ -279,9 +297,6 @@ def read_object(folder: str | Path, *, kind: str) -> dict[str, Any]:
         raise UserError(f"`{path}` is not JSON: {error}") from error
     if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
         raise UserError(f"`{path}` is not in format {FORMAT}: evaluate again with this version")
-    found = values.pop("kind", "policy")
-    if found != kind:
-        raise UserError(f"expected the results of a {kind} in `{path}`, got those of a {found}")
     return values
 
 

@@ -82,6 +82,28 @@ class RegressionLoss(NamedTuple):
     per_row: Tensor
 
 
+class TiedPreferenceLoss(NamedTuple):
+    """A Bradley–Terry loss over pairs of which some tie; the counts carry no gradient.
+
+    Args:
+        loss: Scalar, mean over all pairs, ties among them.
+        per_pair: ``[B]``.
+        num_right: Scalar int64, pairs without a tie that the rewards order as the label does.
+        num_decided: Scalar int64, pairs without a tie.
+    """
+
+    loss: Tensor
+    per_pair: Tensor
+    num_right: Tensor
+    num_decided: Tensor
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return the share of the pairs without a tie that are right; None if all are ties."""
+        decided = int(self.num_decided)
+        return int(self.num_right) / decided if decided else None
+
+
 def dpo_loss(
     *,
     chosen: Tensor,
@@ -245,6 +267,51 @@ def bradley_terry_loss(
     per_pair = -target * logsigmoid(logits) - (1 - target) * logsigmoid(-logits)
     agreement = (logits.detach().sign() * (2 * target - 1).sign() + 1) / 2
     return PreferenceLoss(loss=per_pair.mean(), per_pair=per_pair, accuracy=agreement.mean())
+
+
+def tied_preference_loss(*, rewards: Tensor, preferences: Tensor) -> TiedPreferenceLoss:
+    """Compute Motif's loss: cross-entropy of pairs, where a tie is half a win for each side.
+
+        −(1 − l) · ln softmax(rewards)₀ − l · ln softmax(rewards)₁,   l = 0, 1, ½
+
+    A pair counts as right where the better side's reward is the larger one; equal rewards predict
+    the first.
+
+    Args:
+        rewards: ``[B, 2]``, raw rewards of both sides.
+        preferences: ``[B]`` integer: 0 the first is better, 1 the second, 2 a tie. Unknown (3) is
+            not a tie: leave such pairs out.
+
+    Returns:
+        `TiedPreferenceLoss`: averaged over pairs.
+
+    Raises:
+        ValueError: Shapes differ, or a preference is none of 0, 1, 2.
+
+    Example:
+        >>> tied_preference_loss(
+        ...     rewards=torch.tensor([[1.0, 3.0], [2.0, 2.0]]), preferences=torch.tensor([1, 2])
+        ... ).loss
+        tensor(0.4100)
+
+    References:
+        Motif (arXiv 2310.00166), equation 1, and its release for ties.
+    """
+    check_rank("rewards", rewards, "[B, 2]")
+    check_shape("rewards", rewards, torch.Size([len(rewards), 2]), "pairs", "give both sides")
+    check_per_row("preferences", preferences, len(rewards), "rewards")
+    if bool(((preferences < 0) | (preferences > 2)).any()):
+        raise ValueError(
+            f"expected `preferences` of 0 (first), 1 (second) or 2 (tie), got "
+            f"{int(preferences.min())} to {int(preferences.max())}: leave unknown pairs (3) out"
+        )
+    first_wins = torch.where(preferences == 2, 0.5, (preferences == 0).to(rewards.dtype))
+    found = bradley_terry_loss(
+        first_scores=rewards[:, 0], second_scores=rewards[:, 1], labels=first_wins
+    )
+    decided = preferences != 2
+    right = decided & ((rewards[:, 1] > rewards[:, 0]).long() == preferences)
+    return TiedPreferenceLoss(found.loss, found.per_pair, right.sum(), decided.sum())
 
 
 def regression_loss(*, predictions: Tensor, targets: Tensor) -> RegressionLoss:

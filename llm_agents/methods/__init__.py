@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from llm_agents.methods.a_lol import ALoL
-from llm_agents.methods.agent_files import is_agent, load_agent, read_agent
+from llm_agents.methods.agent_files import (
+    LoadedAgent,
+    has_base,
+    is_agent,
+    load_agent,
+    load_network_agent,
+    read_agent,
+)
+from llm_agents.methods.agent_folder import WorldAgent
+from llm_agents.methods.cloning import Cloning
 from llm_agents.methods.dpo import DPO
+from llm_agents.methods.drrn import DRRN, DRRNConfig
+from llm_agents.methods.glam import GLAM, GLAMConfig
+from llm_agents.methods.motif_agent import MotifAgent
+from llm_agents.methods.motif_reward import MotifReward
+from llm_agents.methods.motif_settings import MotifPPOConfig
 from llm_agents.methods.offline import OfflineModule
 from llm_agents.methods.online_ppo import OnlinePPO
 from llm_agents.methods.poad import POAD
@@ -12,24 +26,39 @@ from llm_agents.methods.ppo_settings import PPOConfig, TokenPPOConfig
 from llm_agents.methods.pro import PRO
 from llm_agents.methods.reward_model import RewardTraining
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
+from llm_agents.methods.symbolic_ppo import SymbolicPPO, SymbolicPPOConfig
 from llm_agents.methods.twosome import TWOSOME
 from llm_agents.methods.value_fit import ValueFitConfig
 
 __all__ = [
     "DPO",
+    "DRRN",
+    "GLAM",
     "POAD",
     "PRO",
     "TWOSOME",
     "ALoL",
+    "Cloning",
+    "DRRNConfig",
+    "GLAMConfig",
+    "LoadedAgent",
+    "MotifAgent",
+    "MotifPPOConfig",
+    "MotifReward",
     "OfflineModule",
     "OfflineOptions",
     "OnlinePPO",
     "OptimizerConfig",
     "PPOConfig",
     "RewardTraining",
+    "SymbolicPPO",
+    "SymbolicPPOConfig",
     "TokenPPOConfig",
     "ValueFitConfig",
+    "WorldAgent",
+    "has_base",
     "is_agent",
     "load_agent",
+    "load_network_agent",
     "read_agent",
 ]

@@ -56,7 +56,9 @@ def write_report(
         "mean_value": stats.mean_value,
     }
     text = json.dumps(found, indent=2) + "\n"
-    (folder / "advantage_stats.json").write_text(text, encoding="utf8")
+    temporary = folder / ".advantage_stats.json.tmp"
+    temporary.write_text(text, encoding="utf8")
+    temporary.replace(folder / "advantage_stats.json")
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""Trained agents as folders: adapter, critic, and what acting depends on."""
+"""Trained agents as folders: adapter or network, heads, and what acting depends on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from llm_agents.errors import UserError
+from llm_agents.methods.agent_folder import read_network_config
+from llm_agents.methods.cloning import Cloning
+from llm_agents.methods.drrn import DRRN, DRRNConfig
+from llm_agents.methods.glam import GLAM
 from llm_agents.methods.online_ppo import AGENT_FILE, AGENT_FORMAT, CRITIC, OnlinePPO
 from llm_agents.methods.poad import POAD
+from llm_agents.methods.symbolic_ppo import SymbolicPPO
 from llm_agents.methods.twosome import TWOSOME
 from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.babyai_symbolic import BabyAISymbolic
+from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.policies.heads import load_head
 from llm_agents.policies.state_value import StateValueHead
 
-_METHODS: dict[str, type[TWOSOME] | type[POAD]] = {"TWOSOME": TWOSOME, "POAD": POAD}
+LoadedAgent = OnlinePPO | Cloning | DRRN | SymbolicPPO
+
+_WITH_BASE: dict[str, type[TWOSOME] | type[POAD] | type[GLAM] | type[Cloning]] = {
+    "Cloning": Cloning,
+    "GLAM": GLAM,
+    "POAD": POAD,
+    "TWOSOME": TWOSOME,
+}
+_WITHOUT_BASE = ("DRRN", "SymbolicPPO")
 
 
 def is_agent(folder: Path | str) -> bool:
@@ -23,7 +38,7 @@ def is_agent(folder: Path | str) -> bool:
 
 
 def read_agent(folder: Path | str) -> dict[str, Any]:
-    """Return what `OnlinePPO.save_pretrained` wrote of an agent: method, base and options.
+    """Return what was written of an agent: method, base and options.
 
     Raises:
         UserError: The file is missing, or not of this version.
@@ -36,19 +51,25 @@ def read_agent(folder: Path | str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     method, version = found.get("method"), found.get("format_version")
-    if method not in _METHODS or version != AGENT_FORMAT:
+    known = (*_WITH_BASE, *_WITHOUT_BASE)
+    if method not in known or version != AGENT_FORMAT:
         raise UserError(
             f"{path} describes an agent of method {method!r}, format {version!r}: this version "
-            f"reads {', '.join(_METHODS)}, format {AGENT_FORMAT}; upgrade llm-agents"
+            f"reads {', '.join(known)}, format {AGENT_FORMAT}; upgrade llm-agents"
         )
     return found
 
 
-def load_agent(folder: Path | str, policy: LanguagePolicy, **options: Any) -> OnlinePPO:  # noqa: ANN401  (as the methods' constructors take them)
-    """Return the agent that was saved to `folder`, ready to act.
+def has_base(folder: Path | str) -> bool:
+    """Return whether the agent in `folder` is a language model's, rather than a network alone."""
+    return read_agent(folder)["method"] in _WITH_BASE
+
+
+def load_agent(folder: Path | str, policy: LanguagePolicy, **options: Any) -> OnlinePPO | Cloning:  # noqa: ANN401  (as the methods' constructors take them)
+    """Return the language model's agent that was saved to `folder`, ready to act.
 
     Args:
-        folder: Where `OnlinePPO.save_pretrained` wrote it.
+        folder: Where `save_pretrained` wrote it.
         policy: Loaded with the folder's adapter.
         options: Acting options that take the place of the saved ones, such as ``behaviour: list``,
             which is how the papers evaluate every method.
@@ -57,9 +78,33 @@ def load_agent(folder: Path | str, policy: LanguagePolicy, **options: Any) -> On
         UserError: The folder's files are missing, of another version, or of another base.
     """
     described = read_agent(folder)
-    head = load_head(folder, CRITIC, policy.hidden_size)
-    if not isinstance(head, StateValueHead):
-        raise UserError(f"expected a StateValueHead in {folder}, got {type(head).__name__}")
-    agent = _METHODS[described["method"]](policy, **{**described["options"], **options})
-    agent.critic = head.to(policy.device)
+    if described["method"] in _WITHOUT_BASE:
+        raise ValueError("expected an agent with a language model: call load_network_agent")
+    agent = _WITH_BASE[described["method"]](policy, **{**described["options"], **options})
+    if isinstance(agent, GLAM):
+        agent.load_heads(folder)
+    elif isinstance(agent, OnlinePPO):
+        head = load_head(folder, CRITIC, policy.hidden_size)
+        if not isinstance(head, StateValueHead):
+            raise UserError(f"expected a StateValueHead in {folder}, got {type(head).__name__}")
+        agent.critic = head.to(policy.device)
+    return agent.eval()
+
+
+def load_network_agent(folder: Path | str) -> DRRN | SymbolicPPO:
+    """Return the agent without a language model that was saved to `folder`, on the CPU.
+
+    Raises:
+        UserError: The folder's files are missing, of another version, or of another network.
+    """
+    described = read_agent(folder)
+    config = read_network_config(folder)
+    agent: DRRN | SymbolicPPO
+    if described["method"] == "DRRN":
+        agent = DRRN(DRRNetwork(**config), DRRNConfig(**described["options"]["settings"]))
+    elif described["method"] == "SymbolicPPO":
+        agent = SymbolicPPO(BabyAISymbolic(**config))
+    else:
+        raise ValueError("expected an agent without a language model: call load_agent")
+    agent.load_network(folder)
     return agent.eval()

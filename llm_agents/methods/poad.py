@@ -43,7 +43,7 @@ from llm_agents.functional.gae import (
     macro_discounts,
     token_level_gae,
 )
-from llm_agents.methods.online_ppo import OnlinePPO
+from llm_agents.methods.online_ppo import OnlinePPO, expect_frozen_base
 from llm_agents.methods.ppo_losses import Units
 from llm_agents.methods.ppo_settings import TokenPPOConfig
 from llm_agents.policies import LanguagePolicy
@@ -60,7 +60,7 @@ class POAD(OnlinePPO):
     """PPO on the tokens of actions, each with an advantage of its own.
 
     Args:
-        policy: What acts; its adapter, or all of it, trains.
+        policy: What acts; its adapter trains, and the critic reads the frozen base.
         normalization: Length that an action's log-prob is divided by in the softmax.
         behaviour: What actions are drawn from. ``decomposed``: the softmax over the offered
             actions, whose chain rule gives the tokens' probabilities. ``trie``: token by token, the
@@ -90,6 +90,7 @@ class POAD(OnlinePPO):
         ppo: TokenPPOConfig | None = None,
         critic_widths: tuple[int, ...] = (1024, 512),
     ) -> None:
+        expect_frozen_base(policy)
         super().__init__(policy, normalization, ppo, critic_widths)
         if intra_action_gamma is not None and not 0 <= intra_action_gamma <= 1:
             raise UserError(

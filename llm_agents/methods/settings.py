@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +20,8 @@ class OptimizerConfig:
         betas: Decay of the moments.
         eps: Added to the root of the second moment.
         weight_decay: Decoupled decay.
-        schedule: ``constant``, or ``linear`` down to 0 at the last optimizer step.
+        schedule: ``constant``, or down to 0 at the last optimizer step: ``linear``, or ``cosine``,
+            along half a wave.
         warmup_steps: Optimizer steps of linear rise.
     """
 
@@ -28,7 +30,7 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.0
-    schedule: Literal["constant", "linear"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -48,8 +50,9 @@ class OptimizerConfig:
             [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
         """
         scale = min(1.0, (step + 1) / (self.warmup_steps + 1))
-        if self.schedule == "linear" and step > self.warmup_steps:
-            scale *= max(0.0, (total_steps - step) / max(1, total_steps - self.warmup_steps))
+        if self.schedule != "constant" and step > self.warmup_steps:
+            left = max(0.0, (total_steps - step) / max(1, total_steps - self.warmup_steps))
+            scale *= left if self.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2
         return scale
 
 

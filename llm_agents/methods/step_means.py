@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -54,3 +55,11 @@ class StepMeans:
         if not means:
             return {}
         return dict(zip(means, torch.stack(list(means.values())).tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what was collected since the last `take`."""
+        return {name: torch.stack(parts).cpu() for name, parts in self._found.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with what another one had collected."""
+        self._found = {name: list(parts.unbind()) for name, parts in state.items()}

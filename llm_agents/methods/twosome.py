@@ -28,7 +28,7 @@ from torch import Tensor
 
 from llm_agents.functional.action_scores import Normalization, list_entropy, list_log_probs
 from llm_agents.functional.gae import Advantages, gae, macro_discounts
-from llm_agents.methods.online_ppo import OnlinePPO
+from llm_agents.methods.online_ppo import OnlinePPO, expect_frozen_base
 from llm_agents.methods.ppo_losses import Units
 from llm_agents.methods.ppo_settings import PPOConfig
 from llm_agents.policies import LanguagePolicy
@@ -40,7 +40,7 @@ class TWOSOME(OnlinePPO):
     """PPO on whole actions, scored by a language model and normalized by their length.
 
     Args:
-        policy: What acts; its adapter, or all of it, trains.
+        policy: What acts; its adapter trains, and the critic reads the frozen base.
         normalization: Length that an action's log-prob is divided by: ``sum`` 1, ``token`` its
             tokens, ``word`` its words.
         ppo: The numbers of the update.
@@ -54,6 +54,7 @@ class TWOSOME(OnlinePPO):
         ppo: PPOConfig | None = None,
         critic_widths: tuple[int, ...] = (1024, 512),
     ) -> None:
+        expect_frozen_base(policy)
         super().__init__(policy, normalization, ppo, critic_widths)
         self.save_settings(normalization=normalization, critic_widths=tuple(critic_widths))
 

@@ -4,5 +4,24 @@ from __future__ import annotations
 
 from llm_agents.policies.backbone import LoraConfig, build_optimizer
 from llm_agents.policies.language_policy import LanguagePolicy
+from llm_agents.policies.message_encoder import MessageEncoder
+from llm_agents.policies.message_language import LanguageMessageScorer
+from llm_agents.policies.message_scorer import MessageScorer
+from llm_agents.policies.nethack import NetHackNetwork, ReleaseNetwork, SmallNetwork
+from llm_agents.policies.nethack_files import is_nethack_agent, load_nethack_network
+from llm_agents.policies.nethack_player import NetworkPlayer
 
-__all__ = ["LanguagePolicy", "LoraConfig", "build_optimizer"]
+__all__ = [
+    "LanguageMessageScorer",
+    "LanguagePolicy",
+    "LoraConfig",
+    "MessageEncoder",
+    "MessageScorer",
+    "NetHackNetwork",
+    "NetworkPlayer",
+    "ReleaseNetwork",
+    "SmallNetwork",
+    "build_optimizer",
+    "is_nethack_agent",
+    "load_nethack_network",
+]

@@ -44,7 +44,7 @@ def generate(
     config: GenerationConfig,
     *,
     vocabulary: Vocabulary,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | Sequence[torch.Generator] | None = None,
 ) -> list[list[int]]:
     """Return the ids of a response to each prompt, its end token included where there is one.
 
@@ -53,7 +53,8 @@ def generate(
         prompts: Ids of N prompts, none empty.
         config: How to generate.
         vocabulary: End tokens, decoding, window.
-        generator: Source of the random numbers of sampling; torch's global one if None.
+        generator: Source of the random numbers of sampling, or one for each prompt; torch's global
+            one if None.
 
     Returns:
         N lists of ids. A stop string and what follows it is not in them.
@@ -62,9 +63,7 @@ def generate(
     _check_prompts(prompts, vocabulary.context_length, bool(model.config.is_encoder_decoder))
     uniforms: Tensor | None = None
     if config.temperature > 0:
-        device = "cpu" if generator is None else generator.device
-        shape = (len(prompts), config.max_new_tokens)
-        uniforms = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        uniforms = _random_numbers((len(prompts), config.max_new_tokens), generator)
     order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
     responses: list[list[int]] = [[] for _ in prompts]
     for start in range(0, len(order), config.batch_size):
@@ -78,6 +77,18 @@ def generate(
         for row, ids in zip(chosen, made, strict=True):
             responses[row] = _cut(ids, config.stop_strings, vocabulary)
     return responses
+
+
+def _random_numbers(
+    shape: tuple[int, int], generator: torch.Generator | Sequence[torch.Generator] | None
+) -> Tensor:
+    """Return float64 numbers in [0, 1), a row a prompt."""
+    if isinstance(generator, Sequence):
+        if len(generator) != shape[0]:
+            raise ValueError(f"expected {shape[0]} generators, one a prompt, got {len(generator)}")
+        return torch.cat([_random_numbers((1, shape[1]), one) for one in generator])
+    device = "cpu" if generator is None else generator.device
+    return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
 
 
 def check_generation(config: GenerationConfig) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
+from llm_agents.policies.state_mlp import StateMLP
 from llm_agents.policies.state_value import StateValueHead
 
 _FORMAT_VERSION = 1
@@ -180,10 +181,11 @@ class RewardHead(nn.Module):
         return self.of_features(self.features(hidden, mask, prompt_end))
 
 
-Head = ValueHead | RewardHead | StateValueHead
+Head = ValueHead | RewardHead | StateValueHead | StateMLP
 _CLASSES: dict[str, type[Head]] = {
     "ValueHead": ValueHead,
     "RewardHead": RewardHead,
+    "StateMLP": StateMLP,
     "StateValueHead": StateValueHead,
 }
 

@@ -52,6 +52,9 @@ class LanguagePolicy(nn.Module):
         model: The base model with adapters, or the bare one: then all of it trains.
         config: How the base was loaded.
         trainable: Whether anything trains.
+
+    Attributes:
+        scorer: Scores actions, and knows what it has computed.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class LanguagePolicy(nn.Module):
         self.context_length: int | None = None if window is None else int(window)
         self.text = TextCodec(self.tokenizer, is_encoder_decoder=self.is_encoder_decoder)
         self._pass = ForwardPass(self.causal_model, self.context_length)
-        self._scorer = ActionScorer(self.causal_model, self.text, self.context_length)
+        self.scorer = ActionScorer(self.causal_model, self.text, self.context_length)
         self._reference_depth = 0
         self._bare_depth = 0
         self._start_digest: tuple[float, ...] | None = None
@@ -236,7 +239,7 @@ class LanguagePolicy(nn.Module):
         self,
         prompts: PromptBatch | Sequence[Sequence[int]],
         config: GenerationConfig,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
     ) -> list[list[int]]:
         """Return the ids of a response to each prompt.
 
@@ -246,7 +249,8 @@ class LanguagePolicy(nn.Module):
         Args:
             prompts: N prompts, as a batch or as ids without padding.
             config: How to generate.
-            generator: Source of randomness for sampling; torch's global one if None.
+            generator: Source of randomness for sampling, or one for each prompt, which then does
+                not depend on the others; torch's global one if None.
 
         Returns:
             N lists of ids.
@@ -290,7 +294,7 @@ class LanguagePolicy(nn.Module):
                 (``token``) or its words (``word``).
             entropies: Also return the entropies of what each token is drawn from.
         """
-        return self._scorer.score(
+        return self.scorer.score(
             choices,
             normalization,
             entropies=entropies,
@@ -307,7 +311,7 @@ class LanguagePolicy(nn.Module):
         Raises:
             UserError: There is no frozen base, as all weights train.
         """
-        return self._scorer.base_features(choices, self.without_adapters)
+        return self.scorer.base_features(choices, self.without_adapters)
 
     def prompt_features(self, prompts: Sequence[str]) -> Tensor:
         """Return ``[N, H]``: `base_features` at the end of prompts that no action follows.
@@ -322,11 +326,11 @@ class LanguagePolicy(nn.Module):
 
     def memory_statistics(self) -> MemoryStatistics:
         """Return how many choices `score_actions` was asked for, computed and remembered."""
-        return self._scorer.statistics()
+        return self.scorer.statistics()
 
     def reset_memory_statistics(self) -> None:
         """Set the counts of `memory_statistics` to zero."""
-        self._scorer.reset_statistics()
+        self.scorer.reset_statistics()
 
     def _adapters(self) -> Adapters:
         """Return which adapters are switched on."""
@@ -474,7 +478,7 @@ class LanguagePolicy(nn.Module):
             folder: Where; None is the user's cache.
         """
         self._pass.trunk = FrozenTrunk.open(self.causal_model, folder)
-        self._scorer.frozen_trunk = self._pass.trunk
+        self.scorer.frozen_trunk = self._pass.trunk
 
     def fill_trunk_cache(self, batches: Iterable[TokenBatch], *, progress: bool = False) -> int:
         """Compute and store the trunk's states for `batches`, and return how many rows were new.

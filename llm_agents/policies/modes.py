@@ -12,7 +12,8 @@ from torch import nn
 def evaluation(module: nn.Module) -> Iterator[None]:
     """Switch every part of `module` to eval mode, and afterwards back to the mode it was in."""
     training = [part for part in module.modules() if part.training]
-    module.eval()
+    for part in training:  # `eval` would visit all of them again, many times a rollout
+        part.training = False
     try:
         yield
     finally:

@@ -1,7 +1,19 @@
-"""Judges of text: every class here is a `llm_agents.types.Reward`."""
+"""Judges of text, each a `llm_agents.types.Reward`; and Motif's reward of game messages."""
 
 from __future__ import annotations
 
+from llm_agents.rewards.annotation_backends import AnnotationBackend, PolicyBackend
+from llm_agents.rewards.annotation_choice import ChoiceAnnotator
+from llm_agents.rewards.annotation_generated import GeneratedAnnotator
+from llm_agents.rewards.annotation_pointwise import PointwiseAnnotator
+from llm_agents.rewards.annotation_server import ServerBackend
+from llm_agents.rewards.annotation_vllm import VLLMBackend
+from llm_agents.rewards.annotator import (
+    Annotator,
+    RandomAnnotator,
+    ReturnAnnotator,
+    ScoreAnnotator,
+)
 from llm_agents.rewards.classifier import ClassifierReward, TextFormat
 from llm_agents.rewards.combined import SumReward
 from llm_agents.rewards.function import CallableReward
@@ -10,15 +22,30 @@ from llm_agents.rewards.hha import (
     GPTNeoXRewardModel,
     OpenAssistantReward,
 )
+from llm_agents.rewards.motif import EpisodeReward, MessageReward, ShapingConfig
 from llm_agents.rewards.policy import PolicyReward
 
 __all__ = [
+    "AnnotationBackend",
+    "Annotator",
     "CallableReward",
+    "ChoiceAnnotator",
     "ClassifierReward",
+    "EpisodeReward",
     "GPTNeoXRewardConfig",
     "GPTNeoXRewardModel",
+    "GeneratedAnnotator",
+    "MessageReward",
     "OpenAssistantReward",
+    "PointwiseAnnotator",
+    "PolicyBackend",
     "PolicyReward",
+    "RandomAnnotator",
+    "ReturnAnnotator",
+    "ScoreAnnotator",
+    "ServerBackend",
+    "ShapingConfig",
     "SumReward",
     "TextFormat",
+    "VLLMBackend",
 ]

@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import torch
 from lightning.pytorch import seed_everything
 
+from llm_agents.data import CloningData
 from llm_agents.errors import UserError
-from llm_agents.evaluation import EpisodeResults, print_table, write_results
-from llm_agents.methods import TWOSOME, OnlinePPO, is_agent, load_agent, read_agent
+from llm_agents.evaluation import (
+    EpisodeResults,
+    GamesResults,
+    RandomAgent,
+    print_table,
+    write_results,
+)
+from llm_agents.evaluation.baselines import BotAgent, WorldPlayer
+from llm_agents.evaluation.episodes import BOT, RANDOM, TRAINED, ZERO_SHOT
+from llm_agents.methods import (
+    TWOSOME,
+    LoadedAgent,
+    OnlinePPO,
+    has_base,
+    is_agent,
+    load_agent,
+    load_network_agent,
+    read_agent,
+)
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.bundled import ALIASES
-from llm_agents.rollouts import TextRollouts
+from llm_agents.rollouts import SymbolicRollouts, TextRollouts
 from llm_agents.training.building import instantiate
+from llm_agents.training.nethack_agents import evaluate_games_of, nethack_folder
 from llm_agents.training.playing import (
     TrainingWorlds,
+    WorldData,
     agent_details,
     evaluate_in_worlds,
     worlds_to_play,
 )
 from llm_agents.training.settings import EvaluationConfig
+from llm_agents.types import Agent
 from llm_agents.zoo import load_pretrained
 from llm_agents.zoo.hub import find_folder, is_whole_model
 
 log = logging.getLogger(__name__)
+
+SCRIPTED: Mapping[str, Callable[[], Agent | WorldPlayer]] = {RANDOM: RandomAgent, BOT: BotAgent}
+"""Names of those that need no training."""
 
 
 def agent_folder(name: str) -> Path | None:
@@ -47,7 +72,7 @@ def agent_by_name(
     *,
     behaviour: Literal["decomposed", "trie", "list"] | None = None,
     device: str | None = None,
-) -> OnlinePPO:
+) -> LoadedAgent:
     """Load a trained agent, ready to act.
 
     Args:
@@ -69,6 +94,9 @@ def agent_by_name(
             f"`{name}` draws whole actions from their list: leave the behaviour out, it is a "
             "choice of POAD's"
         )
+    if not has_base(folder):
+        target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return load_network_agent(folder).to(target)
     policy = load_pretrained(str(folder), device=device)
     assert isinstance(policy, LanguagePolicy)
     if behaviour == "list":
@@ -81,12 +109,14 @@ class AgentRequest:
     """Which agent is to play which worlds.
 
     Args:
-        name: Zoo name, folder, Hub id, or alias of a base model, which then plays untrained.
+        name: Zoo name, folder, Hub id, alias of a base model, which then plays untrained, or one of
+            `SCRIPTED`.
         recipe: Content of the recipe that it was trained with; empty if there is none.
         worlds: What is played; the recipe's worlds if empty.
         episodes: Episodes in each world; the recipe's number if None.
         behaviour: See `agent_by_name`.
         out: Where results go.
+        reward: Reward of messages, in NetHack; the recipe's if None.
     """
 
     name: str
@@ -95,20 +125,31 @@ class AgentRequest:
     episodes: int | None
     behaviour: Literal["decomposed", "trie", "list"] | None
     out: Path
+    reward: str | None = None
 
 
-def evaluate_agent_named(request: AgentRequest) -> EpisodeResults:
+def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults:
     """Let an agent play, print a table and keep the results.
 
     Raises:
         UserError: It can't be found, or nothing says which worlds are to be played.
     """
     seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
-    is_trained = agent_folder(request.name) is not None
-    if is_trained:
-        agent = agent_by_name(request.name, behaviour=request.behaviour)
-    else:
-        agent = zero_shot_agent(request.name)
+    results: EpisodeResults | GamesResults
+    folder = None if request.name in SCRIPTED else nethack_folder(request.name)
+    if folder is not None:
+        results = evaluate_games_of(
+            folder,
+            request.name,
+            request.recipe,
+            tasks=request.worlds,
+            num_games=request.episodes,
+            reward=request.reward,
+        )
+        write_results(request.out, results)
+        print_table(results)
+        return results
+    player = named_player(request)
     home = home_of(request.recipe)
     if not (request.worlds or home.names):
         raise UserError(
@@ -120,18 +161,50 @@ def evaluate_agent_named(request: AgentRequest) -> EpisodeResults:
         config = replace(config, episodes=request.episodes)
     if request.worlds:
         config = replace(config, worlds=())
-    details = agent_details(agent, home)
     results = evaluate_in_worlds(
-        agent,
+        player.agent,
         worlds_to_play(home, config, request.worlds),
         config,
         name=request.name,
-        details=details,
-        is_trained=is_trained,
+        details=player.details,
+        label=player.label,
     )
     write_results(request.out, results)
     print_table(results)
     return results
+
+
+@dataclass(frozen=True)
+class NamedPlayer:
+    """Who plays.
+
+    Args:
+        agent: The agent.
+        label: What it is called in results: ``trained``, ``zero-shot``, ``random`` or ``bot``.
+        details: What is kept of it.
+    """
+
+    agent: LoadedAgent | Agent | WorldPlayer
+    label: str
+    details: Mapping[str, Any]
+
+
+def named_player(request: AgentRequest) -> NamedPlayer:
+    """Return the agent of a name, or one that needs no training.
+
+    Raises:
+        UserError: There is none of that name, or it has no such behaviour.
+    """
+    if request.name in SCRIPTED:
+        if request.behaviour is not None:
+            raise UserError(f"`{request.name}` has one behaviour: leave `--behaviour` out")
+        return NamedPlayer(SCRIPTED[request.name](), request.name, {"method": request.name})
+    if agent_folder(request.name) is None:
+        agent: LoadedAgent = zero_shot_agent(request.name)
+        label = ZERO_SHOT
+    else:
+        agent, label = agent_by_name(request.name, behaviour=request.behaviour), TRAINED
+    return NamedPlayer(agent, label, agent_details(agent, home_of(request.recipe)))
 
 
 def zero_shot_agent(name: str) -> OnlinePPO:
@@ -150,7 +223,7 @@ def zero_shot_agent(name: str) -> OnlinePPO:
 def home_of(recipe: Mapping[str, Any]) -> TrainingWorlds:
     """Return the worlds that a recipe trains in; none if it trains in none."""
     section = recipe.get("data") or {}
-    if not str(section.get("class_path", "")).endswith("TextRollouts"):
-        return TrainingWorlds((), {}, None)
-    data = instantiate(TextRollouts, section)
-    return TrainingWorlds.of(data)
+    for kind in (TextRollouts, SymbolicRollouts, CloningData):
+        if str(section.get("class_path", "")).endswith(f".{kind.__name__}"):
+            return TrainingWorlds.of(cast(WorldData, instantiate(kind, section)))
+    return TrainingWorlds((), {}, None)

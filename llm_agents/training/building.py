@@ -8,11 +8,14 @@ from importlib import import_module
 from inspect import ismethod
 from typing import TypeVar
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
+from llm_agents.envs.prompts import PromptBuilder
 from llm_agents.errors import UserError
 
 ObjectT = TypeVar("ObjectT")
+
+set_parsing_settings(subclasses_enabled=[PromptBuilder])  # such as BabyAIPrompt
 
 
 def resolve_self(values: object) -> None:

@@ -6,12 +6,10 @@ budget, its numbers and its checkpoints count what it has seen of the worlds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
-
-from llm_agents.types import Rollout
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -20,6 +18,21 @@ if TYPE_CHECKING:
 def is_online(module: LightningModule) -> bool:
     """Return whether a module collects rollouts: it takes its optimizer steps itself."""
     return not module.automatic_optimization
+
+
+@runtime_checkable
+class Collected(Protocol):
+    """What a method that collects rollouts trains on.
+
+    Attributes:
+        number: Number of the rollout, from 0.
+        num_rollouts: How many rollouts the whole run has.
+        num_steps: Decisions in it.
+    """
+
+    number: int
+    num_rollouts: int
+    num_steps: int
 
 
 def passes(before: int, after: int, every: int) -> bool:
@@ -78,7 +91,7 @@ class StepCounter(Callback):
     ) -> None:
         """Count a rollout as soon as it is there."""
         del trainer, pl_module, batch_idx
-        if isinstance(batch, Rollout):
+        if isinstance(batch, Collected):
             self._collected = (batch.number + 1) * batch.num_steps
             self._budget = batch.num_rollouts * batch.num_steps
 

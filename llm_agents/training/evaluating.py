@@ -12,28 +12,34 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
-from llm_agents.data import OfflineDataModule
+from llm_agents.data import MotifData, OfflineDataModule
+from llm_agents.errors import UserError
 from llm_agents.evaluation import (
-    EpisodeResults,
+    AnyResults,
     Results,
     RewardResults,
+    evaluate_message_reward,
     evaluate_policy,
     evaluate_reward,
     print_table,
     write_results,
 )
-from llm_agents.methods import OnlinePPO
+from llm_agents.methods import LoadedAgent, MotifAgent, MotifReward
 from llm_agents.policies import LanguagePolicy
-from llm_agents.rewards import PolicyReward
-from llm_agents.rollouts import TextRollouts
+from llm_agents.rewards import MessageReward, PolicyReward
+from llm_agents.rollouts import NetHackRollouts
+from llm_agents.training.comparing import draw_game_curves
 from llm_agents.training.playing import (
     TrainingWorlds,
+    WorldData,
     agent_details,
     evaluate_in_worlds,
+    plays_worlds,
     put_on,
     worlds_to_play,
 )
-from llm_agents.training.portraits import draw_run
+from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack, nethack_details
+from llm_agents.training.portraits import CURVE, draw_run
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import GenerationConfig, PromptBatch, Reward
 from llm_agents.zoo.layout import RECIPE_FILE, REWARD_FILE, AdapterInfo, replace_folder
@@ -47,9 +53,7 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class Trained(Protocol):
-    """A module that leaves an adapter behind."""
-
-    policy: LanguagePolicy
+    """A module that leaves an adapter or a network behind."""
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write what was trained to a folder."""
@@ -73,17 +77,19 @@ def save_trained(
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     module.save_pretrained(unfinished)
-    AdapterInfo(
-        base=module.policy.base,
-        revision=module.policy.revision,
-        method=method_name(module),
-        task=None if data is None else task_name(data),
-        template=data.limits.template if isinstance(data, OfflineDataModule) else None,
-        heads=tuple(sorted(path.stem for path in unfinished.glob("*_head.safetensors"))),
-    ).write(unfinished)
+    policy = getattr(module, "policy", None)
+    if isinstance(policy, LanguagePolicy):  # a network of its own describes itself
+        AdapterInfo(
+            base=policy.base,
+            revision=policy.revision,
+            method=method_name(module),
+            task=None if data is None else task_name(data),
+            template=data.limits.template if isinstance(data, OfflineDataModule) else None,
+            heads=tuple(sorted(path.stem for path in unfinished.glob("*_head.safetensors"))),
+        ).write(unfinished)
     (unfinished / RECIPE_FILE).write_text(recipe, encoding="utf8")
     replace_folder(unfinished, folder)
-    log.info("adapter: %s", folder)
+    log.info("%s: %s", "adapter" if isinstance(policy, LanguagePolicy) else "network", folder)
 
 
 def method_name(module: LightningModule) -> str:
@@ -94,16 +100,24 @@ def method_name(module: LightningModule) -> str:
 
 def task_name(data: LightningDataModule) -> str:
     """Return the name of the task that a data module brings."""
-    if isinstance(data, TextRollouts):
+    if plays_worlds(data):
         return "+".join(TrainingWorlds.of(data).names)
+    if isinstance(data, NetHackRollouts):
+        return data.task
     return type(data).__name__.removesuffix("DataModule").removesuffix("Data").lower()
 
 
 def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
     """Evaluate what a run has trained, or the policy that its recipe names."""
     data, module, config = cli.datamodule, cli.model, cli.evaluation_config
-    if isinstance(data, TextRollouts) and isinstance(module, OnlinePPO):
+    if plays_worlds(data) and isinstance(module, LoadedAgent):
         _evaluate_agent(module, data, cli, run)
+        return
+    if isinstance(data, NetHackRollouts) and isinstance(module, MotifAgent):
+        _evaluate_games(module, data, cli, run)
+        return
+    if isinstance(data, MotifData) and isinstance(module, MotifReward):
+        _evaluate_message_reward(module, data, cli, run)
         return
     if not isinstance(data, OfflineDataModule) or not hasattr(module, "policy"):
         log.info("no evaluation: it needs a policy and a data module with test sets")
@@ -128,13 +142,10 @@ def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
         results = policy_results(
             module.policy, judge, data, generation, config, name=details["method"], details=details
         )
-    keep_results(results, [run.adapter] if run.adapter.is_dir() else [])
-    keep_results(results, [run.path])
-    print_table(results)
-    log.info("results: %s", run.path / "results.json")
+    _keep_and_show(results, run)
 
 
-def _evaluate_agent(agent: OnlinePPO, data: TextRollouts, cli: RecipeCLI, run: RunFolder) -> None:
+def _evaluate_agent(agent: LoadedAgent, data: WorldData, cli: RecipeCLI, run: RunFolder) -> None:
     """Let an agent play, keep what came of it, and draw it."""
     config, home = cli.evaluation_config, TrainingWorlds.of(data)
     put_on(agent, cli.trainer.strategy.root_device)
@@ -146,15 +157,54 @@ def _evaluate_agent(agent: OnlinePPO, data: TextRollouts, cli: RecipeCLI, run: R
             if run.adapter.is_dir():
                 shutil.copyfile(picture, run.adapter / picture.name)
             log.info("picture: %s", picture)
+    _keep_and_show(results, run)
+
+
+def _evaluate_games(
+    agent: MotifAgent, data: NetHackRollouts, cli: RecipeCLI, run: RunFolder
+) -> None:
+    """Let an agent play NetHack, keep what came of it, and draw its curves."""
+    config, home = cli.evaluation_config, NetHackHome.of(data)
+    agent.to(cli.trainer.strategy.root_device)
+    details = {**nethack_details(agent, home), "training_seed": data.seed}
+    results = evaluate_nethack(
+        agent.player(), home, config, name=details["method"], details=details
+    )
+    if config.pictures:
+        picture = draw_game_curves({results.name: [run.path]}, run.path / CURVE, title=home.task)
+        if picture is not None:
+            if run.adapter.is_dir():
+                shutil.copyfile(picture, run.adapter / picture.name)
+            log.info("picture: %s", picture)
+    _keep_and_show(results, run)
+
+
+def _evaluate_message_reward(
+    module: MotifReward, data: MotifData, cli: RecipeCLI, run: RunFolder
+) -> None:
+    """Compare the reward of messages that was kept with the preferences held out."""
+    if not run.adapter.is_dir():
+        raise UserError(
+            f"expected a trained reward in {run.adapter}: leave `fit` in `run.stages`, or take "
+            "`evaluate` out"
+        )
+    reward = MessageReward.from_pretrained(str(run.adapter))
+    details = {"method": method_name(module), "task": task_name(data), **module.outcome}
+    results = evaluate_message_reward(
+        reward, data, confidence=cli.evaluation_config.bootstrap.confidence, details=details
+    )
+    _keep_and_show(results, run)
+
+
+def _keep_and_show(results: AnyResults, run: RunFolder) -> None:
+    """Write results beside what was trained and in the run's folder, and print them."""
     keep_results(results, [run.adapter] if run.adapter.is_dir() else [])
     keep_results(results, [run.path])
     print_table(results)
     log.info("results: %s", run.path / "results.json")
 
 
-def keep_results(
-    results: Results | RewardResults | EpisodeResults, folders: Sequence[Path]
-) -> None:
+def keep_results(results: AnyResults, folders: Sequence[Path]) -> None:
     """Write results to folders."""
     for folder in folders:
         write_results(folder, results)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
 
+from llm_agents.data import CloningData
 from llm_agents.envs import TextEnv
 from llm_agents.envs.registry import make_world
 from llm_agents.errors import UserError
@@ -19,15 +21,32 @@ from llm_agents.evaluation import (
     ZeroShotAgent,
     evaluate_agent,
 )
+from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
+from llm_agents.methods import Cloning, LoadedAgent
 from llm_agents.methods.online_ppo import OnlinePPO
-from llm_agents.rollouts import TextRollouts, play
+from llm_agents.policies.backbone import is_adapted
+from llm_agents.rollouts import TextRollouts, play, play_symbolic
 from llm_agents.rollouts.seeds import Purpose, world_seeds
+from llm_agents.rollouts.symbolic import SymbolicAgent
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import Agent, Episode
 
 if TYPE_CHECKING:
     from llm_agents.envs.prompts import PromptBuilder
+
+
+log = logging.getLogger(__name__)
+
+WorldData = TextRollouts | CloningData
+"""What says in which worlds an agent is at home."""
+
+
+def plays_worlds(data: object) -> TypeGuard[WorldData]:
+    """Return whether what is trained on `data` is an agent that plays worlds."""
+    return isinstance(data, TextRollouts) or (
+        isinstance(data, CloningData) and bool(data.world_names)
+    )
 
 
 @dataclass(frozen=True)
@@ -45,7 +64,7 @@ class TrainingWorlds:
     prompt: PromptBuilder | None
 
     @classmethod
-    def of(cls, data: TextRollouts) -> TrainingWorlds:
+    def of(cls, data: WorldData) -> TrainingWorlds:
         """Return the worlds of a data module."""
         return cls(tuple(dict.fromkeys(data.world_names)), data.world_options, data.prompt)
 
@@ -58,7 +77,7 @@ def play_fresh(
     home: TrainingWorlds,
     name: str,
     config: EvaluationConfig,
-    agent: Agent,
+    agent: Agent | SymbolicAgent | WorldPlayer,
     num_episodes: int,
     generator: torch.Generator,
 ) -> list[Episode]:
@@ -70,6 +89,10 @@ def play_fresh(
         world = home.make(name)
         world.reset(seed)
         worlds.append(world)
+    if isinstance(agent, WorldPlayer):
+        return agent.play_worlds(worlds, num_episodes)
+    if isinstance(agent, SymbolicAgent):
+        return play_symbolic(agent, worlds, num_episodes, generator)
     return play(agent, worlds, num_episodes, generator, home.prompt)
 
 
@@ -99,13 +122,13 @@ def worlds_to_play(
 
 
 def evaluate_in_worlds(
-    agent: OnlinePPO,
+    agent: LoadedAgent | Agent | WorldPlayer,
     worlds: Sequence[World],
     config: EvaluationConfig,
     *,
     name: str,
     details: Mapping[str, Any],
-    is_trained: bool = True,
+    label: str = TRAINED,
 ) -> EpisodeResults:
     """Let an agent and those it is compared with play.
 
@@ -115,13 +138,18 @@ def evaluate_in_worlds(
         config: How many episodes, and who plays beside.
         name: What is evaluated, for tables.
         details: Kept in the results.
-        is_trained: Whether it has learnt anything: a bare model is its own zero-shot baseline.
+        label: What the one is called in the results: a bare model is its own zero-shot baseline.
     """
-    agents: dict[str, Agent] = {TRAINED if is_trained else ZERO_SHOT: agent}
-    if ZERO_SHOT in config.baselines and is_trained:
-        agents[ZERO_SHOT] = ZeroShotAgent(agent, agent.policy)
-    if RANDOM in config.baselines:
-        agents[RANDOM] = RandomAgent()
+    player = cast(Agent, agent)  # one that sees images, or a bot, is played as such
+    agents: dict[str, Agent] = {label: player}
+    baselines = (RANDOM, ZERO_SHOT) if config.baselines is None else config.baselines
+    if ZERO_SHOT in baselines and label == TRAINED:
+        if has_frozen_base(agent):
+            agents[ZERO_SHOT] = ZeroShotAgent(player, agent.policy)
+        else:
+            log.info("no zero-shot agent beside this one: it has no frozen base to fall back to")
+    if RANDOM in baselines:
+        agents.setdefault(RANDOM, RandomAgent())
     return evaluate_agent(
         agents,
         worlds,
@@ -131,6 +159,17 @@ def evaluate_in_worlds(
         bootstrap=config.bootstrap,
         details=details,
     )
+
+
+def has_frozen_base(agent: object) -> TypeGuard[OnlinePPO | Cloning]:
+    """Return whether an agent is a language model with an adapter that can be left out.
+
+    One with an action head has learnt its actions outside the model, and is nothing without it.
+    """
+    policy = getattr(agent, "policy", None)
+    if policy is None or getattr(agent, "action_head", None) is not None:
+        return False
+    return is_adapted(policy.model) or not policy.trainable
 
 
 def check_settings(config: EvaluationConfig, *, in_worlds: bool) -> None:
@@ -144,7 +183,7 @@ def check_settings(config: EvaluationConfig, *, in_worlds: bool) -> None:
     if in_worlds:
         names, other = ("reward", "generation"), "answers to test prompts"
     else:
-        names, other = ("worlds",), "agents that `TextRollouts` trains"
+        names, other = ("worlds",), "agents in worlds"
     for name in names:
         if getattr(config, name) != getattr(default, name):
             raise UserError(f"expected no `evaluation.{name}`: it is for {other}")
@@ -163,7 +202,7 @@ def check_warm_up(agent: OnlinePPO, data: TextRollouts) -> None:
         )
 
 
-def agent_details(agent: OnlinePPO, home: TrainingWorlds) -> dict[str, Any]:
+def agent_details(agent: LoadedAgent, home: TrainingWorlds) -> dict[str, Any]:
     """Return what is kept beside an agent's numbers."""
     return {
         "method": type(agent).__name__.lower(),
@@ -174,9 +213,12 @@ def agent_details(agent: OnlinePPO, home: TrainingWorlds) -> dict[str, Any]:
     }
 
 
-def put_on(agent: OnlinePPO, device: torch.device) -> None:
+def put_on(agent: LoadedAgent, device: torch.device) -> None:
     """Put an agent where it is to act; quantized weights stay where they are."""
-    if agent.policy.config.quantization is None:
+    policy = getattr(agent, "policy", None)
+    if policy is None or policy.config.quantization is None:
         agent.to(device)
-    else:
-        agent.critic.to(device)
+        return
+    for name, part in agent.named_children():
+        if name != "policy":
+            part.to(device)

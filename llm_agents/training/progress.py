@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _SHOWN = (
     "rollout/return_mean",
     "rollout/success_rate",
+    "rollout/score_mean",
+    "rollout/intrinsic_return_mean",
     "loss",
     "val/reward",
     "val/nll",

@@ -86,6 +86,11 @@ class RunFolder:
         """Return whether there is anything in it that another run would write over."""
         return self.is_finished or any(self.checkpoints.glob("step-*.ckpt"))
 
+    def holds(self, recipe: str) -> bool:
+        """Return whether it is the run of this resolved recipe."""
+        path = self.path / RECIPE_FILE
+        return path.is_file() and path.read_text(encoding="utf8") == recipe
+
     def remove_if_empty(self) -> None:
         """Remove the folder that was made for a run which never began."""
         if self.path.is_dir() and not any(self.path.iterdir()):
@@ -127,7 +132,7 @@ def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
     if resume is not None and resume != "auto":
         owner, checkpoint = _named_checkpoint(Path(resume))
         return RunFolder(Path(folder) if folder else owner, checkpoint)
-    found = Path(folder) if folder else _newest_run(name) if resume == "auto" else None
+    found = Path(folder) if folder else newest_run(name) if resume == "auto" else None
     if found is not None and (found / RECIPE_FILE).is_file():
         if resume is None:
             if not RunFolder(found).is_begun:
@@ -142,7 +147,7 @@ def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
         return RunFolder(found, checkpoint)
     if resume == "auto":
         log.info("no earlier run of %s: starting one", name)
-    return RunFolder(found or _new_folder(name))
+    return RunFolder(found or new_folder(name))
 
 
 def _named_checkpoint(path: Path) -> tuple[Path, Path]:
@@ -160,13 +165,13 @@ def _named_checkpoint(path: Path) -> tuple[Path, Path]:
     raise UserError(f"expected a complete checkpoint in {path}, found none")
 
 
-def _newest_run(name: str) -> Path | None:
+def newest_run(name: str) -> Path | None:
     """Return the newest run folder of a recipe; their names are times."""
     runs = [path.parent for path in Path("runs", name).glob(f"*/{RECIPE_FILE}")]
     return max(runs, key=lambda path: path.name, default=None)
 
 
-def _new_folder(name: str) -> Path:
+def new_folder(name: str) -> Path:
     """Make a folder that is named by the time."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(

@@ -17,7 +17,7 @@ from typing_extensions import override
 from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
 from llm_agents.methods import OnlinePPO
-from llm_agents.rollouts import TextRollouts
+from llm_agents.rollouts import NetHackRollouts, TextRollouts
 from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
 from llm_agents.training.counting import StepCounter, is_online
@@ -27,8 +27,10 @@ from llm_agents.training.playing import (
     TrainingWorlds,
     check_settings,
     check_warm_up,
+    plays_worlds,
     worlds_to_play,
 )
+from llm_agents.training.playing_nethack import NetHackHome, baselines_of
 from llm_agents.training.progress import RunProgress
 from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
 from llm_agents.training.settings import EvaluationConfig, RunConfig
@@ -184,7 +186,7 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
     quieten_lightning()
     section = values.get("run") or {}
     run = open_run(section.get("name") or name, section.get("folder"), resume)
-    if resume == "auto" and run.is_finished and _is_same(run, recipe):
+    if resume == "auto" and run.is_finished and run.holds(recipe):
         log.info("the run in %s is finished: leave `--resume` out to start another", run.path)
         return run
     os.environ[FOLDER_VARIABLE] = str(run.path.absolute())
@@ -205,12 +207,6 @@ def quieten_lightning() -> None:
         logger.setLevel(logging.WARNING)
         logger.handlers.clear()
         logger.propagate = True
-
-
-def _is_same(run: RunFolder, recipe: str) -> bool:
-    """Return whether a run's folder holds this recipe."""
-    path = run.path / "recipe.yaml"
-    return path.is_file() and path.read_text(encoding="utf8") == recipe
 
 
 def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSignals) -> None:
@@ -245,9 +241,14 @@ def build(values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> Re
     with plain_faults("the recipe"):
         cli = RecipeCLI(given, run, signals)
     data, module = cli.datamodule, cli.model
-    check_settings(cli.evaluation_config, in_worlds=isinstance(data, TextRollouts))
+    in_worlds = plays_worlds(data) or isinstance(data, NetHackRollouts)
+    check_settings(cli.evaluation_config, in_worlds=in_worlds)
+    if isinstance(data, NetHackRollouts):
+        NetHackHome.of(data).tasks(cli.evaluation_config)  # refuses unknown names now
+        baselines_of(cli.evaluation_config)
     if isinstance(data, TextRollouts) and isinstance(module, OnlinePPO):
         check_warm_up(module, data)
+    if plays_worlds(data):
         worlds_to_play(TrainingWorlds.of(data), cli.evaluation_config)  # refuses unknown names now
     return cli
 

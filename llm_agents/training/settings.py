@@ -43,6 +43,19 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class JobRunConfig:
+    """Where the run of a job is kept.
+
+    Args:
+        folder: Folder of the run; ``runs/<name>/<time>`` if null.
+        name: Name of the recipe's runs; the recipe's file name if null.
+    """
+
+    folder: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
 class EvaluationConfig:
     """How what was trained is evaluated at the end: on test prompts, or in worlds.
 
@@ -53,7 +66,8 @@ class EvaluationConfig:
         episodes: Episodes in each world.
         worlds: Further worlds, which the agent was not trained in.
         num_worlds: Worlds that are played side by side.
-        baselines: Who plays the same worlds: an agent that draws at random, and the base model.
+        baselines: Who plays the same worlds: an agent that draws at random, and the base model;
+            null takes all that there are for the kind of agent.
         pictures: Draw learning curve, action probabilities and the credit of tokens.
         bootstrap: How intervals are computed.
         seed: Seed of the generation, where it samples, of the worlds and of the agent's draws.
@@ -65,7 +79,7 @@ class EvaluationConfig:
     episodes: int = 100
     worlds: tuple[str, ...] = ()
     num_worlds: int = 10
-    baselines: tuple[Literal["random", "zero-shot"], ...] = ("random", "zero-shot")
+    baselines: tuple[Literal["random", "zero-shot"], ...] | None = None
     pictures: bool = True
     bootstrap: BootstrapConfig = field(default_factory=BootstrapConfig)
     seed: int = 0

@@ -70,6 +70,8 @@ def load_pretrained(
         return PolicyReward.from_pretrained(
             str(folder), base=base, quantization=quantization, dtype=dtype, device=target
         )
+    if folder is not None and not (folder / ADAPTER_CONFIG).is_file():
+        base, folder = str(_whole_model(folder)), None
     chosen, base_revision = (base, None) if base or folder is None else recorded_base(folder)
     policy = LanguagePolicy.from_pretrained(
         str(chosen),
@@ -87,6 +89,19 @@ def load_pretrained(
 def is_whole_model(folder: Path) -> bool:
     """Return whether a folder holds a whole model rather than an adapter."""
     return (folder / "config.json").is_file() and not is_entry(folder)
+
+
+def _whole_model(folder: Path) -> Path:
+    """Return the folder of an agent of which all weights were trained.
+
+    Raises:
+        UserError: It is an agent without a language model.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"the agent in `{folder}` has no language model: play it with `lightning evaluate`"
+        )
+    return folder
 
 
 def find_folder(name: str, *, revision: str | None = None) -> Path:

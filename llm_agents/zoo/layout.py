@@ -5,6 +5,7 @@
 ``adapter_model.safetensors``  as PEFT writes it
 ``<name>_head.safetensors``    a head's weights, with ``<name>_head.json``
 ``reward.json``                only in a reward model: text format and range
+``agent.json``                 only in an agent: method, and what acting depends on
 ``llm_agents.json``            what PEFT has no place for: exact base, method, task, heads
 ``recipe.yaml``                the resolved recipe
 ``results.json``               measured numbers, with ``results.png``
@@ -30,6 +31,8 @@ from llm_agents.errors import UserError
 from llm_agents.evaluation import Results, write_results
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import Head, load_head, save_head
+from llm_agents.policies.message_files import MESSAGE_REWARD_FILE
+from llm_agents.policies.nethack_files import NETHACK_FILE
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ REWARD_FILE = "reward.json"
 RECIPE_FILE = "recipe.yaml"
 POINTER_FILE = "hub.json"
 CARD_FILE = "README.md"
+AGENT_FILE = "agent.json"
 
 Kind = Literal["policy", "reward"]
 
@@ -183,5 +187,7 @@ def entry_folder(folder: Path) -> Path:
 
 
 def is_entry(folder: Path) -> bool:
-    """Return whether a folder holds an adapter, a reward model, or a pointer to one."""
-    return any((folder / name).is_file() for name in (ADAPTER_CONFIG, REWARD_FILE, POINTER_FILE))
+    """Return whether a folder holds an adapter, a reward, an agent, or a pointer to one."""
+    adapters = (ADAPTER_CONFIG, REWARD_FILE, POINTER_FILE, AGENT_FILE)
+    names = (*adapters, MESSAGE_REWARD_FILE, NETHACK_FILE)
+    return any((folder / name).is_file() for name in names)

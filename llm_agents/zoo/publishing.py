@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from llm_agents.errors import UserError
+from llm_agents.evaluation import Results, RewardResults
 from llm_agents.evaluation.results import RESULTS_FILE
 from llm_agents.rewards.folder import is_hub_id
 from llm_agents.zoo.card import CardFacts, build_card, check_card, merge_cards
@@ -235,9 +236,14 @@ def gather_facts(
     loaded = yaml.safe_load(recipe) if recipe.strip() else None
     wanted = (loaded.get("publish") if isinstance(loaded, dict) else None) or {}
     reward = read_json(source / REWARD_FILE) if (source / REWARD_FILE).is_file() else {}
-    results = measured(source, "reward" if reward else "policy")
+    results = measured(source)
     if results is None:  # `refuse_unfit` has looked before
         raise UserError(f"there is no `{RESULTS_FILE}` in `{source}`")
+    if not isinstance(results, Results | RewardResults):
+        raise UserError(
+            f"expected results on test prompts in `{source}`, got those of games: cards are made "
+            "of policies that write and of their rewards"
+        )
     template = reward.get("template") or (info.template if info else None) or "alol"
     return CardFacts(
         repo_id=repo_id,

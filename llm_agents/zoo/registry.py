@@ -13,9 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from llm_agents.errors import UserError
-from llm_agents.evaluation import Results, RewardResults, read_results, read_reward_results
+from llm_agents.evaluation import (
+    AnyResults,
+    EpisodeResults,
+    GamesResults,
+    MessageRewardResults,
+    Results,
+    read_any_results,
+)
 from llm_agents.evaluation.report import format_interval
 from llm_agents.evaluation.results import RESULTS_FILE
+from llm_agents.policies.message_files import MESSAGE_REWARD_FILE
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
     POINTER_FILE,
@@ -62,7 +70,7 @@ class Entry:
     repo_id: str | None
     base: str | None
     method: str | None
-    results: Results | RewardResults | None
+    results: AnyResults | None
 
 
 def list_entries(root: str | Path | None = None) -> list[Entry]:
@@ -116,7 +124,8 @@ def read_entry(folder: Path, name: str, source: Source) -> Entry:
         base = _text(read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path"))
     if (folder / POINTER_FILE).is_file():
         repo_id = _text(read_json(folder / POINTER_FILE).get("repo_id"))
-    kind: Kind = "reward" if (folder / REWARD_FILE).is_file() else "policy"
+    rewards = (REWARD_FILE, MESSAGE_REWARD_FILE)
+    kind: Kind = "reward" if any((folder / name).is_file() for name in rewards) else "policy"
     return Entry(
         name=name,
         source=source,
@@ -125,27 +134,32 @@ def read_entry(folder: Path, name: str, source: Source) -> Entry:
         repo_id=repo_id,
         base=base,
         method=info.method if info else None,
-        results=measured(folder, kind)
-        or (measured(folder.parent, kind) if source == "runs" else None),
+        results=measured(folder) or (measured(folder.parent) if source == "runs" else None),
     )
 
 
-def measured(folder: Path, kind: Kind) -> Results | RewardResults | None:
+def measured(folder: Path) -> AnyResults | None:
     """Return the results in a folder, if there are any."""
-    if not (folder / RESULTS_FILE).is_file():
-        return None
-    if kind == "reward":
-        return read_reward_results(folder)
-    return read_results(folder, with_texts=False)
+    return read_any_results(folder) if (folder / RESULTS_FILE).is_file() else None
 
 
-def headline(results: Results | RewardResults | None) -> str:
+def headline(results: AnyResults | None) -> str:
     """Return the one number that matters most, with its interval."""
     if results is None:
         return "not measured here"
     if isinstance(results, Results):
         return f"reward {format_interval(results.overall.reward, 4)} ({results.reward.name})"
-    accuracy = results.overall.pair_accuracy
+    if isinstance(results, EpisodeResults):
+        world = results.overall
+        return f"return {format_interval(world.discounted_return, 4)} ({world.world})"
+    if isinstance(results, GamesResults):
+        games = results.overall
+        return f"score {format_interval(games.means['score'], 1)} ({games.task})"
+    accuracy = (
+        results.accuracy
+        if isinstance(results, MessageRewardResults)
+        else results.overall.pair_accuracy
+    )
     return f"pairs right {format_interval(accuracy, 3)}" if accuracy else "no pairs to judge"
 
 

@@ -16,7 +16,7 @@ from llm_agents.evaluation import (
     read_curve,
 )
 from llm_agents.evaluation.intervals import BootstrapConfig
-from llm_agents.evaluation.pictures import _band
+from llm_agents.evaluation.pictures import band
 
 
 def test_a_curve_is_read_from_the_rows_in_which_episodes_ended() -> None:
@@ -39,7 +39,7 @@ def test_smoothing_weighs_by_episodes_and_looks_back_only() -> None:
 def test_a_band_covers_the_steps_that_all_runs_have() -> None:
     first = Curve((0, 50, 100), (0.0, 0.5, 1.0), (1, 1, 1))
     second = Curve((20, 80), (0.2, 0.6), (1, 1))
-    steps, means, lows, highs = _band([first, second], BootstrapConfig())
+    steps, means, lows, highs = band([first, second], BootstrapConfig())
     assert (steps[0], steps[-1]) == (20, 80)
     assert means[0] == pytest.approx(0.1)
     assert means[-1] == pytest.approx(0.55)

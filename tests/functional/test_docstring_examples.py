@@ -15,11 +15,15 @@ MODULES = (
     "action_scores",
     "advantage",
     "gae",
+    "glam_scores",
     "log_probs",
     "lol",
     "masked",
     "policy_gradient",
     "preference",
+    "ratio_band",
+    "shaping",
+    "vtrace",
     "weighted_nll",
 )
 FORMULAS = [
@@ -38,7 +42,7 @@ def test_examples_run(name: str) -> None:
 
 
 def test_formulas_are_found() -> None:
-    assert len(FORMULAS) == 45
+    assert len(FORMULAS) == 59
 
 
 @pytest.mark.parametrize("function", FORMULAS, ids=lambda f: f.__name__)

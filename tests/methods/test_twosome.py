@@ -12,6 +12,7 @@ from llm_agents.envs.toy import Corridor
 from llm_agents.functional import list_entropy
 from llm_agents.methods import TWOSOME, PPOConfig
 from llm_agents.policies import LanguagePolicy, LoraConfig
+from llm_agents.policies.backbone import build_optimizer
 from llm_agents.types import Choice
 from tests.methods.online import Rollouts
 
@@ -102,3 +103,30 @@ def test_macros_are_discounted_by_their_duration(make_policy: MakePolicy) -> Non
     flat = agent(make_policy, gamma=0.9, gae_lambda=0.5, macro_discount=False)
     ones = replace(rollout, durations=torch.ones_like(rollout.durations))
     torch.testing.assert_close(flat.assign(rollout).returns, module.assign(ones).returns)
+
+
+def test_a_published_rate_belongs_to_adam_in_half_precision() -> None:
+    """In float16 the first step is 20 to 100 times as long: ``eps`` is lost in the root's rounding.
+
+    So a rate of 5e-7 there is one of about 1e-5 here, and the recipes have rates of their own.
+    """
+    worked = {
+        1e-3: (-4.9949e-5, -4.9505e-7),
+        1e-4: (-5.0068e-6, -4.5455e-7),
+        1e-5: (-4.7684e-7, -2.5e-7),
+    }
+    for gradient, steps in worked.items():
+        for dtype, step in zip((torch.float16, torch.float32), steps, strict=True):
+            parameter = torch.nn.Parameter(torch.zeros(1, dtype=dtype))
+            parameter.grad = torch.full_like(parameter, gradient)
+            optimizer = build_optimizer(
+                "adamw", [parameter], lr=5e-7, betas=(0.9, 0.999), eps=1e-5, weight_decay=0.0
+            )
+            optimizer.step()
+            assert float(parameter) == pytest.approx(step, rel=2e-4), (gradient, dtype)
+
+
+def test_adapters_are_in_single_precision_whatever_the_base_is(make_policy: MakePolicy) -> None:
+    policy = make_policy("llama", lora=LORA, dtype="bfloat16")
+    assert {p.dtype for _, p in policy.trainable_parameters()} == {torch.float32}
+    assert policy.causal_model.get_output_embeddings().weight.dtype == torch.bfloat16

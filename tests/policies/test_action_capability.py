@@ -98,15 +98,24 @@ def test_a_model_that_refuses_the_tree_is_scored_another_way(caplog):
     assert "not taken" in message
 
 
-def test_gradient_checkpointing_needs_one_sequence_an_action(caplog):
-    model = build("llama")
+@pytest.mark.parametrize("mode", [True, False])
+def test_gradient_checkpointing_leaves_the_tree_and_takes_the_cache(caplog, mode):
+    model = build("llama").train(mode)
     model.gradient_checkpointing_enable()
-    assert choose_method(model.eval(), 40) == "tree"
-    model.train()
-    assert choose_method(model, 40) == "plain"
-    with torch.no_grad():
-        assert choose_method(model, 40) == "tree"
-    assert any("gradient checkpointing" in message for message in _messages(caplog))
+    assert choose_method(model, 40) == "tree"
+    for family, method in (("bloom", "expand"), ("t5", "encoder_decoder")):
+        model = build(family).train(mode)
+        assert choose_method(model, 40) == method
+        model.gradient_checkpointing_enable()
+        caplog.clear()
+        assert choose_method(model, 40) == "plain"
+        messages = _messages(caplog)
+        assert any(
+            f"computes layers again after the pass: not scored by `{method}`" in m for m in messages
+        )
+        assert any("one sequence each, which is slow" in m for m in messages)
+        with torch.no_grad():
+            assert choose_method(model, 40) == method
 
 
 def test_the_check_leaves_the_model_as_it_was():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from llm_agents.policies import LoraConfig, action_expand
-from llm_agents.policies.action_expand import action_paths, expand_node_states, recomputes_layers
+from llm_agents.policies.action_expand import action_paths, expand_node_states
 from llm_agents.policies.action_plain import plain_node_states
 from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_types import EncodedChoice
@@ -112,13 +112,3 @@ def test_a_trunk_changes_nothing(whole_sequences, make_policy, tmp_path):
         found = expand_node_states(policy.causal_model, choices, tries, trunk)
     torch.testing.assert_close(found.states, expected.states, atol=1e-5, rtol=0)
     assert (len(trunk.store) > 0) == whole_sequences
-
-
-def test_recomputed_layers_are_told_from_the_mode():
-    model = build("llama")
-    assert not recomputes_layers(model.train())
-    model.gradient_checkpointing_enable()
-    assert recomputes_layers(model.train())
-    assert not recomputes_layers(model.eval())
-    with torch.no_grad():
-        assert not recomputes_layers(model.train())

@@ -94,7 +94,7 @@ def _with_weights(policy):
 def _expected(policy, choices):
     """Return float64 scores, and the model and ids that they come from."""
     model = copy.deepcopy(policy.causal_model).double()
-    encoded = [policy._scorer.encoder.encode(choice) for choice in choices]
+    encoded = [policy.scorer.encoder.encode(choice) for choice in choices]
     return one_by_one(model, encoded), model
 
 
@@ -145,7 +145,7 @@ def test_scores_are_those_of_a_padded_batch(family, side, policy_of):
     """What others compute with masks and positions, in float64; the padding is a real token."""
     policy = policy_of(family)
     model = copy.deepcopy(policy.causal_model).double()
-    encoded = [policy._scorer.encoder.encode(choice) for choice in CHOICES]
+    encoded = [policy.scorer.encoder.encode(choice) for choice in CHOICES]
     rows = [(c.prompt_ids, ids) for c in encoded for ids in c.action_ids]
     width = max(len(prompt) + len(ids) for prompt, ids in rows)
     tokens = torch.full((len(rows), width), 5)
@@ -170,7 +170,7 @@ def test_scores_are_those_of_a_padded_batch(family, side, policy_of):
 
 def test_prompts_longer_than_a_window_are_scored_right(policy_of):
     policy, choices = policy_of("mistral_window"), CHOICES[:3]
-    encoded = [policy._scorer.encoder.encode(choice) for choice in choices]
+    encoded = [policy.scorer.encoder.encode(choice) for choice in choices]
     window = policy.causal_model.config.sliding_window
     assert min(len(choice.prompt_ids) for choice in encoded[::2]) > 2 * window
     assert choose_method(policy.causal_model, 3 * window) == "expand"
@@ -271,4 +271,6 @@ def test_a_real_model_is_scored_exactly():
     choices = CHOICES[3:4]
     expected, model = _expected(policy, choices)
     own = gradients_of(policy.causal_model, _rows(policy.score_actions(choices, "sum")))
-    assert relative_difference(own, gradients_of(model, expected)) < GRADIENT_TOLERANCE
+    assert (
+        relative_difference(own, gradients_of(model, expected)) < 2e-5
+    )  # 1e-4 if summed up in one go

@@ -32,10 +32,11 @@ def heads(kind):
     return WrappedHead(linear) if kind == "wrapped" else linear
 
 
-@pytest.mark.parametrize("chunk", [10, 2**24], ids=["a row at a time", "all rows"])
+@pytest.mark.parametrize("chunk", [10, 2**24], ids=["in parts", "at once"])
 @pytest.mark.parametrize("kind", ["plain", "bias", "trains", "wrapped"])
 def test_it_is_log_softmax_and_its_gradient(kind, chunk, monkeypatch):
-    monkeypatch.setattr(action_head, "_CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(action_head, "_CHUNK_ELEMENTS", chunk)  # a row at a time
+    monkeypatch.setattr(action_head, "_LONGEST_PART", 3 if chunk == 10 else 2**11)
     head = heads(kind)
     states = torch.randn(5, 6, requires_grad=True)
     found = head_branch_log_probs(head, states, NODES, TOKENS, entropies=True)
@@ -71,3 +72,28 @@ def test_large_logits_stay_finite():
     (found.log_probs.sum() + found.entropies.sum()).backward()
     assert found.log_probs.isfinite().all()
     assert found.entropies.isfinite().all()
+
+
+def test_a_large_vocabulary_in_parts_has_the_gradient_of_the_whole():
+    generator = torch.Generator().manual_seed(0)
+    head = nn.Linear(32, 2**16, bias=False).requires_grad_(False)
+    head.weight.copy_(torch.rand(head.weight.shape, generator=generator))
+    states = torch.randn(5, 32, generator=generator).requires_grad_()
+    found = head_branch_log_probs(head, states, NODES, TOKENS, entropies=False)
+    (own,) = torch.autograd.grad(found.log_probs.sum(), states)
+    double = states.detach().double().requires_grad_()
+    expected = (double @ head.weight.double().T).log_softmax(-1)[NODES, TOKENS].sum()
+    (their,) = torch.autograd.grad(expected, double)
+    assert float((own.double() - their).norm() / their.norm()) < 2e-6
+
+
+def test_half_precision_heads_are_summed_up_in_single():
+    head = nn.Linear(16, 300).requires_grad_(False).to(torch.bfloat16)
+    states = (3 * torch.randn(5, 16)).requires_grad_()
+    found = head_branch_log_probs(head, states, NODES, TOKENS, entropies=True)
+    assert found.log_probs.dtype == found.entropies.dtype == torch.float32
+    logits = head(states.to(torch.bfloat16)).float()
+    torch.testing.assert_close(found.log_probs, logits.log_softmax(-1)[NODES, TOKENS])
+    (own,) = torch.autograd.grad(found.log_probs.sum(), states)
+    (their,) = torch.autograd.grad(logits.log_softmax(-1)[NODES, TOKENS].sum(), states)
+    torch.testing.assert_close(own, their, atol=2e-2, rtol=2e-2)

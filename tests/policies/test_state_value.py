@@ -135,7 +135,9 @@ def test_heads_are_told_apart_when_loaded(tmp_path):
     description = tmp_path / "head_2.json"
     described = json.loads(description.read_text()) | {"class": "Other"}
     description.write_text(json.dumps(described))
-    with pytest.raises(UserError, match="reads ValueHead, RewardHead, StateValueHead, format 1"):
+    with pytest.raises(
+        UserError, match="reads ValueHead, RewardHead, StateMLP, StateValueHead, format 1"
+    ):
         load_head(tmp_path, "head_2")
 
 
