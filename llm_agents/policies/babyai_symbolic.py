@@ -15,7 +15,11 @@ from llm_agents.policies.word_vocabulary import NOTHING, WORDS, WordVocabulary
 VIEW = (7, 7, 3)
 """Columns, rows, and type, colour and state of a cell."""
 
+KINDS = (11, 6, 3)
+"""Types, colours and states that there are."""
+
 Norm = Literal["batch", "group"]
+Encoding = Literal["numbers", "one_hot"]
 
 
 class SymbolicOutput(NamedTuple):
@@ -78,6 +82,8 @@ class BabyAISymbolic(nn.Module):
         num_actions: A.
         features: Of every layer but the hidden ones of actor and critic.
         vocabulary_size: Numbers that the words of missions may have, given as they are met.
+        encoding: How cells are shown: ``numbers`` as released, where a colour's number has a size
+            that means nothing, or ``one_hot``, which takes far fewer steps to learn from.
         norm: ``batch`` as released: in training the statistics are those of the present batch, so
             that rollout and update differ a little. ``group`` has as many parameters, and none of
             that.
@@ -92,6 +98,7 @@ class BabyAISymbolic(nn.Module):
         num_actions: int = 6,
         features: int = 128,
         vocabulary_size: int = 100,
+        encoding: Encoding = "numbers",
         norm: Norm = "batch",
     ) -> None:
         super().__init__()
@@ -99,14 +106,18 @@ class BabyAISymbolic(nn.Module):
             "num_actions": num_actions,
             "features": features,
             "vocabulary_size": vocabulary_size,
+            "encoding": encoding,
             "norm": norm,
         }
+        if encoding not in ("numbers", "one_hot"):
+            raise UserError(f"expected `encoding` numbers or one_hot, got {encoding!r}")
+        self.encoding = encoding
         self.num_actions, self.memory_size = num_actions, 2 * features
         self.vocabulary = WordVocabulary(vocabulary_size, WORDS)
         self.embedding = nn.Embedding(vocabulary_size, features)
         self.reader = nn.GRU(features, features, batch_first=True)
         self.eyes = nn.Sequential(
-            nn.Conv2d(VIEW[2], features, 2, padding=1),
+            nn.Conv2d(VIEW[2] if encoding == "numbers" else sum(KINDS), features, 2, padding=1),
             _norm(norm, features),
             nn.MaxPool2d(2),  # before the ReLU: the same, on a quarter of the numbers
             nn.ReLU(),
@@ -145,6 +156,8 @@ class BabyAISymbolic(nn.Module):
             images: ``[B, 7, 7, 3]`` integer.
             missions: ``[B, F]``, of `missions`.
         """
+        if self.encoding == "one_hot":
+            images = _one_hot(images)
         seen = self.eyes(images.permute(0, 3, 1, 2).float())
         for film in self.films:
             seen = film(seen, missions)
@@ -182,6 +195,15 @@ class BabyAISymbolic(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take the words that belong to the weights."""
         self.vocabulary.restore(state["words"])
+
+
+def _one_hot(images: Tensor) -> Tensor:
+    """Return ``[B, 7, 7, 20]``: a 1 for the type, the colour and the state of each cell."""
+    parts = [
+        nn.functional.one_hot(images[..., channel].long(), count)
+        for channel, count in enumerate(KINDS)
+    ]
+    return torch.cat(parts, -1)
 
 
 def _norm(norm: Norm, features: int) -> nn.Module:

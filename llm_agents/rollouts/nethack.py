@@ -180,13 +180,16 @@ class NetHackRollouts(LightningDataModule):
             self._threads_before = None
 
     def close(self) -> None:
-        """Keep where the games stand, and end them; may be called twice."""
-        if self._stream is not None:
-            try:
+        """Keep where the games stand, unless collecting failed; end them. May be called twice."""
+        stream = self._stream
+        if stream is None:
+            return
+        try:
+            if not stream.has_failed:
                 self._saved = self.state_dict()
-            finally:
-                self._stream.close()
-                self._stream = None
+        finally:
+            self._stream = None
+            stream.close()
 
     # --- rollouts
 
@@ -312,6 +315,7 @@ class NetHackStream:
             ThreadPoolExecutor(1, "nethack", _set_threads, (num_threads,)) if overlap else None
         )
         self._pending: Future[NetHackRollout] | None = None
+        self._failed = False
 
     def __len__(self) -> int:
         """Return the rollouts of the whole run, those before an interruption included."""
@@ -336,13 +340,22 @@ class NetHackStream:
             yield replace(rollout, metrics=metrics)
         self._stop_after_last()
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether collecting ended in an error: the games stand between two steps then."""
+        pending = self._pending
+        return self._failed or (pending is not None and pending.exception() is not None)
+
     def _next(self) -> NetHackRollout:
         """Return the next rollout, collected meanwhile or now."""
+        self._failed = True
         if self._pending is not None:
             rollout, self._pending = self._pending.result(), None
-            return rollout
-        self._collector.player.refresh()
-        return self._collector.collect()
+        else:
+            self._collector.player.refresh()
+            rollout = self._collector.collect()
+        self._failed = False
+        return rollout
 
     def _begin_next(self) -> None:
         """Let the next rollout be collected with the weights as they are now."""

@@ -123,6 +123,22 @@ def test_each_situation_is_seen_by_itself(norm: Norm) -> None:
     torch.testing.assert_close(together.log_probs.exp().sum(-1), torch.ones(3))
 
 
+def test_one_hot_cells_have_no_order() -> None:
+    torch.manual_seed(0)
+    network = BabyAISymbolic(features=8, encoding="one_hot", norm="group")
+    cells = torch.stack([images(2)[..., n] % count for n, count in enumerate((11, 6, 3))], -1)
+    zeros = torch.zeros(2, network.memory_size)
+    expected = network(cells, ["go"] * 2, zeros).log_probs
+    turned = cells.clone()
+    turned[..., 1] = (cells[..., 1] + 1) % 6  # another numbering of the colours
+    with torch.no_grad():
+        weight = network.eyes[0].weight
+        weight[:, 11:17] = weight[:, 11:17].roll(1, 1)
+    torch.testing.assert_close(network(turned, ["go"] * 2, zeros).log_probs, expected)
+    with pytest.raises(UserError, match="numbers or one_hot"):
+        BabyAISymbolic(encoding="letters")  # type: ignore[arg-type]
+
+
 def test_mission_image_and_memory_all_count() -> None:
     torch.manual_seed(0)
     network = BabyAISymbolic(features=32, norm="group")

@@ -287,19 +287,29 @@ def test_a_state_of_other_games_is_refused() -> None:
         data.train_dataloader().load_state_dict({"number": 7})
 
 
-def test_a_fault_while_collecting_reaches_the_one_who_trains() -> None:
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_fault_while_collecting_reaches_the_one_who_trains(at: int) -> None:
     class Broken(ToyGames):
+        steps = 0
+
         def receive(self) -> Any:
-            raise RuntimeError("the worker `nethack-0` has stopped")
+            self.steps += 1
+            if self.steps == at:
+                raise RuntimeError("the worker `nethack-0` has stopped")
+            return super().receive()
+
+    games = Broken(1)
 
     class BrokenRollouts(ToyRollouts):
         def make_vector(self, seed: int, num_games: int) -> Any:
-            return Broken(num_games)
+            return games
 
-    data = BrokenRollouts(num_games=1, num_steps=2, total_frames=4, seed=0)
+    data = BrokenRollouts(num_games=1, num_steps=2, total_frames=8, seed=0)
     data.connect(ToyLearner(toy_network()))
     with pytest.raises(RuntimeError, match="has stopped"):
-        next(iter(data.train_dataloader()))
+        list(data.train_dataloader())
+    data.close()
+    assert games.closed == 1
 
 
 # --- settings
