@@ -1,7 +1,8 @@
 """Sample Factory 2.1 on NetHack with the networks of `llm_agents.policies.nethack`.
 
 Runs in an environment of its own, which `nethack_ppo.py --sample-factory` makes; nothing of
-llm_agents is there. Prints its frames after each iteration.
+llm_agents is there. With GAE, since V-trace stops with an error in 2.1.1 (`advantages` are missing
+where it sums up a batch). Prints its frames after each iteration.
 
     VENV/bin/python benchmarks/nethack_sample_factory.py --network release --mode async
 """
