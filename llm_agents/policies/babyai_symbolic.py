@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ KINDS = (11, 6, 3)
 """Types, colours and states that there are."""
 
 Norm = Literal["batch", "group"]
+Eyes = Literal["film", "plain"]
 Encoding = Literal["numbers", "one_hot"]
 
 
@@ -73,20 +74,68 @@ class _FiLM(nn.Module):
         return found
 
 
+class _FilmedEyes(nn.Module):
+    """BabyAI's: convolutions and maxima over ever larger parts of the view, steered twice."""
+
+    def __init__(self, channels: int, features: int, norm: Norm) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, features, 2, padding=1),
+            _norm(norm, features),
+            nn.MaxPool2d(2),  # before the ReLU: the same, on a quarter of the numbers
+            nn.ReLU(),
+            nn.Conv2d(features, features, 3, padding=1),
+            _norm(norm, features),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+        )
+        self.films = nn.ModuleList([_FiLM(features, norm) for _ in range(2)])
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, images: Tensor, mission: Tensor) -> Tensor:
+        """Return ``[B, F]`` from ``[B, C, 7, 7]`` and ``[B, F]``."""
+        seen = self.stem(images)
+        for film in self.films:
+            seen = film(seen, mission)
+        pooled: Tensor = self.pool(seen).relu()
+        return pooled.flatten(1)
+
+
+class _PlainEyes(nn.Module):
+    """Two convolutions whose places all count, and one linear layer that the mission steers."""
+
+    def __init__(self, channels: int, features: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten()
+        )
+        self.linear = nn.Linear(64 * 9, features)
+        self.scale = nn.Linear(features, features)
+        self.shift = nn.Linear(features, features)
+
+    def forward(self, images: Tensor, mission: Tensor) -> Tensor:
+        """Return ``[B, F]`` from ``[B, C, 7, 7]`` and ``[B, F]``."""
+        seen: Tensor = self.linear(self.stem(images))
+        steered: Tensor = seen * (1 + self.scale(mission)) + self.shift(mission)
+        return steered.relu()
+
+
 class BabyAISymbolic(nn.Module):
     """A convolutional network that the mission steers (FiLM), with a recurrent memory.
 
-        image → conv 2×2, conv 3×3 → 2 × FiLM(mission) → LSTM → actor, critic
+        image → eyes(mission) → LSTM → actor, critic
 
     Args:
         num_actions: A.
         features: Of every layer but the hidden ones of actor and critic.
         vocabulary_size: Numbers that the words of missions may have, given as they are met.
+        eyes: ``film`` as released: its maxima forget where things are but for what convolutions
+            make of it. ``plain`` is smaller and forgets nothing.
         encoding: How cells are shown: ``numbers`` as released, where a colour's number has a size
-            that means nothing, or ``one_hot``, which takes far fewer steps to learn from.
-        norm: ``batch`` as released: in training the statistics are those of the present batch, so
-            that rollout and update differ a little. ``group`` has as many parameters, and none of
-            that.
+            that means nothing, or ``one_hot``.
+        norm: Of ``film``. ``batch`` as released: in training the statistics are those of the
+            present batch, so that rollout and update differ a little. ``group`` has as many
+            parameters, and none of that.
 
     References:
         Chevalier-Boisvert et al., ICLR 2019 (arXiv 1810.08272), ``expert_filmcnn``; GLAM's
@@ -98,6 +147,7 @@ class BabyAISymbolic(nn.Module):
         num_actions: int = 6,
         features: int = 128,
         vocabulary_size: int = 100,
+        eyes: Eyes = "film",
         encoding: Encoding = "numbers",
         norm: Norm = "batch",
     ) -> None:
@@ -106,28 +156,24 @@ class BabyAISymbolic(nn.Module):
             "num_actions": num_actions,
             "features": features,
             "vocabulary_size": vocabulary_size,
+            "eyes": eyes,
             "encoding": encoding,
             "norm": norm,
         }
-        if encoding not in ("numbers", "one_hot"):
-            raise UserError(f"expected `encoding` numbers or one_hot, got {encoding!r}")
+        for name, value, known in (("eyes", eyes, Eyes), ("encoding", encoding, Encoding)):
+            if value not in get_args(known):
+                raise UserError(f"expected `{name}` {' or '.join(get_args(known))}, got {value!r}")
         self.encoding = encoding
         self.num_actions, self.memory_size = num_actions, 2 * features
         self.vocabulary = WordVocabulary(vocabulary_size, WORDS)
         self.embedding = nn.Embedding(vocabulary_size, features)
         self.reader = nn.GRU(features, features, batch_first=True)
-        self.eyes = nn.Sequential(
-            nn.Conv2d(VIEW[2] if encoding == "numbers" else sum(KINDS), features, 2, padding=1),
-            _norm(norm, features),
-            nn.MaxPool2d(2),  # before the ReLU: the same, on a quarter of the numbers
-            nn.ReLU(),
-            nn.Conv2d(features, features, 3, padding=1),
-            _norm(norm, features),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
+        channels = VIEW[2] if encoding == "numbers" else sum(KINDS)
+        self.eyes = (
+            _FilmedEyes(channels, features, norm)
+            if eyes == "film"
+            else _PlainEyes(channels, features)
         )
-        self.films = nn.ModuleList([_FiLM(features, norm) for _ in range(2)])
-        self.pool = nn.MaxPool2d(2)
         self.memory = nn.LSTMCell(features, features)
         self.actor = _hidden(features, num_actions)
         self.critic = _hidden(features, 1)
@@ -158,11 +204,8 @@ class BabyAISymbolic(nn.Module):
         """
         if self.encoding == "one_hot":
             images = _one_hot(images)
-        seen = self.eyes(images.permute(0, 3, 1, 2).float())
-        for film in self.films:
-            seen = film(seen, missions)
-        pooled: Tensor = self.pool(seen).relu()
-        return pooled.flatten(1)
+        found: Tensor = self.eyes(images.permute(0, 3, 1, 2).float(), missions)
+        return found
 
     def remember(self, seen: Tensor, memory: Tensor) -> Tensor:
         """Return ``[B, M]`` from what is seen, ``[B, F]``, and remembered, ``[B, M]``."""

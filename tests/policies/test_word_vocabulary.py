@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
-from llm_agents.policies.babyai_symbolic import BabyAISymbolic, Norm
+from llm_agents.policies.babyai_symbolic import BabyAISymbolic, Eyes, Norm
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.policies.word_vocabulary import WORDS_AND_MARKS, WordVocabulary
 from llm_agents.types import Choice
@@ -108,10 +108,12 @@ def images(count: int) -> Tensor:
     return torch.randint(0, 9, (count, 7, 7, 3), generator=generator, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_each_situation_is_seen_by_itself(norm: Norm) -> None:
+@pytest.mark.parametrize(
+    ("eyes", "norm"), [("film", "batch"), ("film", "group"), ("plain", "batch")]
+)
+def test_each_situation_is_seen_by_itself(eyes: Eyes, norm: Norm) -> None:
     torch.manual_seed(0)
-    network = BabyAISymbolic(features=32, norm=norm).eval()
+    network = BabyAISymbolic(features=32, eyes=eyes, norm=norm).eval()
     missions = ["go to the ball", "pick up a key", "go to the ball"]
     memory = torch.randn(3, network.memory_size)
     together = network(images(3), missions, memory)
@@ -132,16 +134,19 @@ def test_one_hot_cells_have_no_order() -> None:
     turned = cells.clone()
     turned[..., 1] = (cells[..., 1] + 1) % 6  # another numbering of the colours
     with torch.no_grad():
-        weight = network.eyes[0].weight
+        weight = network.eyes.stem[0].weight
         weight[:, 11:17] = weight[:, 11:17].roll(1, 1)
     torch.testing.assert_close(network(turned, ["go"] * 2, zeros).log_probs, expected)
+    with pytest.raises(UserError, match="film or plain"):
+        BabyAISymbolic(eyes="big")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="numbers or one_hot"):
         BabyAISymbolic(encoding="letters")  # type: ignore[arg-type]
 
 
-def test_mission_image_and_memory_all_count() -> None:
+@pytest.mark.parametrize("eyes", ["film", "plain"])
+def test_mission_image_and_memory_all_count(eyes: Eyes) -> None:
     torch.manual_seed(0)
-    network = BabyAISymbolic(features=32, norm="group")
+    network = BabyAISymbolic(features=32, eyes=eyes, norm="group")
     zeros = torch.zeros(1, network.memory_size)
     first = network(images(1), ["go to the ball"], zeros)
     others = [
