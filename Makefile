@@ -51,7 +51,7 @@ $(HHA_RUNS)/a_lol/results.json: recipes/a_lol_hha.yaml $(HHA_RUNS)/nll/results.j
 SCALE ?= default
 MOTIF ?= runs/motif/$(SCALE)
 MOTIF_GOAL ?= defaultgoal
-MOTIF_ANNOTATOR ?= llm_msg_$(MOTIF_GOAL)_default
+MOTIF_ANNOTATOR ?= llm_msg_$(MOTIF_GOAL)_$(if $(filter paper,$(SCALE)),default,both)
 MOTIF_AGENTS := intrinsic extrinsic both
 MOTIF_RECIPES := recipes$(if $(filter paper,$(SCALE)),/paper)
 MOTIF_OVERLAY := $(if $(filter tiny,$(SCALE)),--overlay recipes/overlays/tiny.yaml)
