@@ -14,17 +14,26 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_agents import __version__
-from llm_agents.command_line import Parser, evaluate_parser, split_options
+from llm_agents.command_line import (
+    Parser,
+    evaluate_parser,
+    publish_parser,
+    run_parser,
+    split_options,
+    watch_parser,
+    zoo_parser,
+)
 from llm_agents.errors import UserError
 
 if TYPE_CHECKING:
     from llm_agents.config.reading import Value
-    from llm_agents.zoo import Entry
 
+UNTRAINED = ("random", "bot", "explorer")  # players that come without a recipe
 EXIT_FAULT = 2  # what the user gave can't be used; nothing was started
 
 OVERVIEW = """\
@@ -33,10 +42,11 @@ usage: lightning VERB …
   run RECIPE           train, evaluate, or whatever the recipe says
   evaluate NAME        test prompts or worlds → results.json and a table with intervals
   watch NAME           episodes in the terminal; --html, --gif, --mp4, --cast write a replay
-  plot RUN…            learning curves of runs in worlds, those that differ by seed together
-  zoo [list|show NAME] adapters and reward models by name
-  publish DIR          send an adapter to the Hub
-  pull ID              copy an adapter from the Hub
+  plot RUN…            curves of runs and bars of what they reached, seeds together
+  aggregate RUN…       finished runs over seeds, algorithms and tasks as one table
+  zoo [list|show NAME] adapters, reward models and agents by name; add, card keep one
+  publish DIR          send what was trained to the Hub
+  pull ID              copy it from the Hub
   doctor               what this machine has, and the cure for what is missing
 
 `lightning VERB --help` shows a verb's options, `lightning run RECIPE --help` every key of a recipe.
@@ -109,27 +119,7 @@ def _dispatch(words: list[str]) -> int:
 def run(words: list[str]) -> int:
     """Run a recipe."""
     plain, options = split_options(words)
-    parser = Parser(
-        prog="lightning run",
-        add_help=False,
-        allow_abbrev=False,
-        description="Run a recipe. Any of its keys is an option: --model.algorithm r_lol",
-    )
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a YAML file")
-    parser.add_argument(
-        "--overlay", action="append", default=[], metavar="FILE", help="settings laid over it"
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="auto|PATH",
-        help="continue the newest run of this recipe, a run's folder, or a checkpoint",
-    )
-    parser.add_argument(
-        "--print_config", action="store_true", help="print the resolved recipe and stop"
-    )
-    parser.add_argument(
-        "-h", "--help", action="store_true", help="with a RECIPE: every key, meaning and default"
-    )
+    parser = run_parser()
     given = parser.parse_args(plain)
     if given.recipe is None:
         if given.help:
@@ -159,9 +149,19 @@ def run(words: list[str]) -> int:
 
         run_job(document.values, recipe, name, given.resume)
         return 0
+    from llm_agents.config.chain import first_stage, started_from
+
+    first = first_stage(document)
+    if first is not None:
+        from llm_agents.training.chain import run_chain
+
+        later = partial(started_from, document.values)
+        run_chain(first.values, later, dump, name, given.resume)  # type: ignore[arg-type]  # JSON
+        return 0
     from llm_agents.training.session import run_recipe
 
-    run_recipe(document.values, recipe, name, given.resume)
+    values = {key: value for key, value in document.values.items() if key != "reference"}
+    run_recipe(values, recipe, name, given.resume)
     return 0
 
 
@@ -279,49 +279,22 @@ def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
 
 
 def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
-    """Return the content of the recipe given, or of the one in the folder called `name`."""
+    """Return the content of the recipe given, or of the one that `name` was trained with."""
     from llm_agents.config.loading import load_recipe
 
     if recipe is not None:
         return load_recipe(recipe).values
-    path = Path(name).expanduser() / "recipe.yaml"
-    return load_recipe(path).values if path.is_file() else {}
+    if name in UNTRAINED:
+        return {}
+    from llm_agents.zoo import recipe_of
+
+    path = recipe_of(name)
+    return {} if path is None else load_recipe(path).values
 
 
 def watch(words: list[str]) -> int:
     """Play episodes and show them."""
-    parser = Parser(
-        prog="lightning watch",
-        description="Play episodes of an agent: in the terminal, and as files.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "name", metavar="NAME", help="zoo name, folder or Hub id of an agent; random; explorer"
-    )
-    parser.add_argument("--env", metavar="WORLD", help="what is played; the agent's own by default")
-    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="leave an episode after so many")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of world and draws (0)")
-    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="frames a second (8)")
-    parser.add_argument("--reward", metavar="NAME", help="reward of messages shown beside the game")
-    parser.add_argument(
-        "--sort", choices=("reward", "total", "times"), default="reward", help="order of messages"
-    )
-    parser.add_argument(
-        "--behaviour",
-        choices=("decomposed", "trie", "list"),
-        help="what a POAD agent draws its actions from",
-    )
-    for name, what in {
-        "cast": "asciinema recording",
-        "gif": "animated picture",
-        "mp4": "video, where there is an encoder",
-        "html": "page that needs no network",
-        "json": "what came of the episodes",
-    }.items():
-        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write: {what}")
-    parser.add_argument("--no-screen", action="store_true", help="draw nothing in the terminal")
-    given = parser.parse_args(words)
+    given = watch_parser().parse_args(words)
     sys.path.append(str(Path.cwd()))
     recipe = _recipe_of(given.name, None)
     from llm_agents.training.watching import WatchRequest, watch_named
@@ -332,11 +305,11 @@ def watch(words: list[str]) -> int:
 
 
 def plot(words: list[str]) -> int:
-    """Draw learning curves."""
+    """Draw learning curves, and bars of what was reached."""
     parser = Parser(
         prog="lightning plot",
-        description="Learning curves of runs in worlds; runs of one recipe that differ in seed and "
-        "folder only are one curve with an interval.",
+        description="Learning curves of runs in worlds, and what runs reached as bars; runs of one "
+        "recipe that differ in seed and folder only are one curve or bar, with an interval.",
     )
     parser.add_argument(
         "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder; equal labels are one curve"
@@ -353,57 +326,54 @@ def plot(words: list[str]) -> int:
     return 0
 
 
+def aggregate(words: list[str]) -> int:
+    """Put finished runs into one table."""
+    parser = Parser(
+        prog="lightning aggregate",
+        description="Finished runs as one table, over their seeds: a CSV with the columns of "
+        "A-LoL's aggregation, one of each task and one of single runs beside it, Markdown, and a "
+        "picture with intervals.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder, or one that holds some"
+    )
+    parser.add_argument("--out", default="aggregate.csv", metavar="FILE", help="the CSV")
+    given = parser.parse_args(words)
+    from llm_agents.training.aggregating import aggregate_runs
+
+    for path in aggregate_runs(given.runs, Path(given.out)):
+        print(path)
+    return 0
+
+
 def zoo(words: list[str]) -> int:
     """Show what there is by name."""
-    parser = Parser(prog="lightning zoo", description="Adapters and reward models by name.")
-    verbs = parser.add_subparsers(dest="verb", metavar="list|show", parser_class=Parser)
-    verbs.add_parser("list", help="all of them (the default)")
-    one = verbs.add_parser("show", help="one of them, with its numbers")
-    one.add_argument("name", metavar="NAME")
-    given = parser.parse_args(words)
+    given = zoo_parser().parse_args(words)
     from llm_agents.zoo import list_entries, print_entries, show
 
     if given.verb == "show":
+        from llm_agents.zoo.registry import describe_entry
+
         print(describe_entry(show(given.name)))
+        return 0
+    if given.verb in ("add", "card"):
+        from llm_agents.training.keeping import add_entry, write_card
+
+        made = (
+            add_entry(Path(given.folder), given.name, rounded=given.bf16, replace=given.replace)
+            if given.verb == "add"
+            else write_card(Path(given.folder))
+        )
+        for line in made:
+            print(line)
         return 0
     print_entries(list_entries())
     return 0
 
 
-def describe_entry(entry: Entry) -> str:
-    """Return what is known of an entry of the zoo as text."""
-    from llm_agents.zoo.registry import headline
-
-    lines = {
-        "name": entry.name,
-        "kind": "reward model" if entry.kind == "reward" else "policy",
-        "folder": entry.folder,
-        "Hub": entry.repo_id,
-        "base": entry.base,
-        "method": entry.method,
-        "measured": headline(entry.results),
-    }
-    known = {name: value for name, value in lines.items() if value is not None}
-    use = f"llm_agents.load_pretrained({entry.name!r})"
-    return "\n".join(f"{name:<9} {value}" for name, value in {**known, "use": use}.items())
-
-
 def publish(words: list[str]) -> int:
-    """Send an adapter to the Hub."""
-    parser = Parser(
-        prog="lightning publish", description="Send an adapter or a reward model to the Hub."
-    )
-    parser.add_argument("folder", metavar="DIR", help="its folder, with results.json")
-    parser.add_argument(
-        "--repo", metavar="OWNER/NAME", help="repository; by default the recipe's publish.repo_id"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="write what would be sent, only")
-    parser.add_argument(
-        "--base", metavar="ID", help="Hub id of the base, where only a path is known"
-    )
-    parser.add_argument("--license", metavar="ID", help="licence identifier of the Hub")
-    parser.add_argument("--dataset", action="append", metavar="ID", help="Hub id of training data")
-    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    """Send what was trained to the Hub."""
+    parser = publish_parser()
     given = parser.parse_args(words)
     settings = _publish_section(Path(given.folder))
     repo = given.repo or settings.get("repo_id")
@@ -411,6 +381,12 @@ def publish(words: list[str]) -> int:
         parser.error("expected --repo OWNER/NAME: the recipe names no `publish.repo_id`")
     from llm_agents.zoo import publish as send
 
+    if not given.no_replay and Path(given.folder).is_dir():
+        from llm_agents.training.publishing import attach_replay
+        from llm_agents.zoo.layout import entry_folder
+
+        sys.path.append(str(Path.cwd()))
+        attach_replay(entry_folder(Path(given.folder)))
     report = send(
         given.folder,
         repo,
@@ -419,6 +395,8 @@ def publish(words: list[str]) -> int:
         license=given.license,
         datasets=tuple(given.dataset) if given.dataset else None,
         private=given.private or settings.get("private") is True,
+        revision=given.revision,
+        allow_dirty=given.allow_dirty,
     )
     for warning in report.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -440,9 +418,9 @@ def _publish_section(folder: Path) -> dict[str, Value]:
 
 
 def pull(words: list[str]) -> int:
-    """Copy an adapter from the Hub."""
+    """Copy what somebody trained from the Hub."""
     parser = Parser(
-        prog="lightning pull", description="Copy an adapter or a reward model from the Hub."
+        prog="lightning pull", description="Copy an adapter, a reward or an agent from the Hub."
     )
     parser.add_argument("name", metavar="ID", help="Hub id OWNER/NAME, or a zoo name on the Hub")
     parser.add_argument("--to", metavar="DIR", help="folder; checkpoints/NAME by default")
@@ -474,6 +452,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "watch": watch,
     "plot": plot,
+    "aggregate": aggregate,
     "zoo": zoo,
     "publish": publish,
     "pull": pull,

@@ -5,11 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
 from llm_agents.errors import UserError
 
-SECTIONS = ("seed_everything", "model", "job", "data", "trainer", "run", "evaluation", "publish")
+SECTIONS = (
+    "seed_everything",
+    "reference",
+    "model",
+    "job",
+    "data",
+    "trainer",
+    "run",
+    "evaluation",
+    "publish",
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,6 +58,32 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]
             value = following
         options.append((key, value))
     return plain, options
+
+
+def run_parser() -> Parser:
+    """Return the parser of ``lightning run``, whose other options are keys of the recipe."""
+    parser = Parser(
+        prog="lightning run",
+        add_help=False,
+        allow_abbrev=False,
+        description="Run a recipe. Any of its keys is an option: --model.algorithm r_lol",
+    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a YAML file")
+    parser.add_argument(
+        "--overlay", action="append", default=[], metavar="FILE", help="settings laid over it"
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="auto|PATH",
+        help="continue the newest run of this recipe, a run's folder, or a checkpoint",
+    )
+    parser.add_argument(
+        "--print_config", action="store_true", help="print the resolved recipe and stop"
+    )
+    parser.add_argument(
+        "-h", "--help", action="store_true", help="with a RECIPE: every key, meaning and default"
+    )
+    return parser
 
 
 def evaluate_parser() -> Parser:
@@ -92,4 +129,82 @@ def evaluate_parser() -> Parser:
     )
     parser.add_argument("--judge-model", metavar="MODEL", help="its name for the model")
     parser.add_argument("--out", metavar="DIR", help="where results go; by default NAME's folder")
+    return parser
+
+
+def watch_parser() -> Parser:
+    """Return the parser of ``lightning watch``."""
+    parser = Parser(
+        prog="lightning watch",
+        description="Play episodes of an agent: in the terminal, and as files.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "name", metavar="NAME", help="zoo name, folder or Hub id of an agent; random; explorer"
+    )
+    parser.add_argument("--env", metavar="WORLD", help="what is played; the agent's own by default")
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="leave an episode after so many")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of world and draws (0)")
+    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="frames a second (8)")
+    parser.add_argument("--reward", metavar="NAME", help="reward of messages shown beside the game")
+    parser.add_argument(
+        "--sort", choices=("reward", "total", "times"), default="reward", help="order of messages"
+    )
+    parser.add_argument(
+        "--behaviour",
+        choices=("decomposed", "trie", "list"),
+        help="what a POAD agent draws its actions from",
+    )
+    for name, what in {
+        "cast": "asciinema recording",
+        "gif": "animated picture",
+        "mp4": "video, where there is an encoder",
+        "html": "page that needs no network",
+        "json": "what came of the episodes",
+    }.items():
+        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write: {what}")
+    parser.add_argument("--no-screen", action="store_true", help="draw nothing in the terminal")
+    return parser
+
+
+def publish_parser() -> Parser:
+    """Return the parser of ``lightning publish``."""
+    parser = Parser(
+        prog="lightning publish",
+        description="Send an adapter, a reward model or an agent to the Hub, as one commit.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="its folder, with results.json")
+    parser.add_argument(
+        "--repo", metavar="OWNER/NAME", help="repository; by default the recipe's publish.repo_id"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write what would be sent, only")
+    parser.add_argument(
+        "--base", metavar="ID", help="Hub id of the base, where only a path is known"
+    )
+    parser.add_argument("--license", metavar="ID", help="licence identifier of the Hub")
+    parser.add_argument("--dataset", action="append", metavar="ID", help="Hub id of training data")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch to commit to; made if new")
+    parser.add_argument(
+        "--allow-dirty", action="store_true", help="though no commit holds the code of its training"
+    )
+    parser.add_argument("--no-replay", action="store_true", help="record no episode of an agent")
+    return parser
+
+
+def zoo_parser() -> Parser:
+    """Return the parser of ``lightning zoo``."""
+    parser = Parser(prog="lightning zoo", description="What was trained, by name.")
+    verbs = parser.add_subparsers(dest="verb", metavar="list|show|add|card", parser_class=Parser)
+    verbs.add_parser("list", help="all of them (the default)")
+    one = verbs.add_parser("show", help="one of them, with its numbers")
+    one.add_argument("name", metavar="NAME")
+    add = verbs.add_parser("add", help="keep what a run trained in checkpoints/, with a card")
+    add.add_argument("folder", metavar="DIR", help="folder of what was trained, or of its run")
+    add.add_argument("--name", metavar="NAME", help="by default METHOD-TASK-BASE")
+    add.add_argument("--bf16", action="store_true", help="round the weights; then evaluate again")
+    add.add_argument("--replace", action="store_true", help="an entry of that name")
+    card = verbs.add_parser("card", help="write an entry's card anew from its files")
+    card.add_argument("folder", metavar="DIR")
     return parser

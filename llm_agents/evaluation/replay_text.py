@@ -82,12 +82,15 @@ def wrapped(text: str, columns: int = SCREEN_COLUMNS) -> tuple[Line, ...]:
     return tuple((Span(line),) if line else () for line in lines)
 
 
-def decision_lines(moment: Moment, limit: float) -> tuple[Line, ...]:
+def decision_lines(
+    moment: Moment, limit: float, credit: str = "advantage of each token"
+) -> tuple[Line, ...]:
     """Return the actions with their probabilities, then the one taken with its credit.
 
     Args:
         moment: The decision.
         limit: Advantage that gets the strongest color.
+        credit: Heading above the credit.
     """
     lines: list[Line] = [(Span("actions", _DIM),)]
     order = range(len(moment.actions))
@@ -98,7 +101,7 @@ def decision_lines(moment: Moment, limit: float) -> tuple[Line, ...]:
         lines.append(_action_line(moment, place))
     lines += [(), (Span("reward ", _DIM), Span(f"{moment.reward:+.3f}", bold=True))]
     if moment.tokens:
-        lines += [(), (Span("advantage of each token", _DIM),)]
+        lines += [(), (Span(credit, _DIM),)]
         lines += [_token_line(token, limit) for token in moment.tokens]
     return tuple(lines)
 

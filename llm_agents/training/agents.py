@@ -32,7 +32,6 @@ from llm_agents.methods import (
     load_network_agent,
     read_agent,
 )
-from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.bundled import ALIASES
 from llm_agents.rollouts import SymbolicRollouts, TextRollouts
 from llm_agents.training.building import instantiate
@@ -46,7 +45,7 @@ from llm_agents.training.playing import (
 )
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import Agent
-from llm_agents.zoo import load_pretrained
+from llm_agents.zoo import load_policy
 from llm_agents.zoo.hub import find_folder, is_whole_model
 
 log = logging.getLogger(__name__)
@@ -97,8 +96,7 @@ def agent_by_name(
     if not has_base(folder):
         target = device or ("cuda" if torch.cuda.is_available() else "cpu")
         return load_network_agent(folder).to(target)
-    policy = load_pretrained(str(folder), device=device)
-    assert isinstance(policy, LanguagePolicy)
+    policy = load_policy(str(folder), device=device)
     if behaviour == "list":
         options["tokens"] = "all"
     return load_agent(folder, policy, **options)
@@ -213,9 +211,7 @@ def zero_shot_agent(name: str) -> OnlinePPO:
     Raises:
         UserError: It is no policy.
     """
-    policy = load_pretrained(name)
-    if not isinstance(policy, LanguagePolicy):
-        raise UserError(f"expected an agent or a policy, but `{name}` judges text: drop `--env`")
+    policy = load_policy(name)
     log.info("`%s` was not trained in a world: it plays zero-shot", name)
     return TWOSOME(policy).to(policy.device).eval()
 

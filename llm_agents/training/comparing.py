@@ -16,10 +16,11 @@ from llm_agents.evaluation.episodes import RANDOM
 from llm_agents.evaluation.nethack import GAMES_KIND
 from llm_agents.evaluation.nethack_pictures import plot_game_curves, plot_games
 from llm_agents.evaluation.nethack_tables import comparison_tables, pair_differences
-from llm_agents.evaluation.results import kind_of_results, write_atomically
+from llm_agents.evaluation.results import kind_of_results
 from llm_agents.rewards.motif_results import read_motif_results
 from llm_agents.training.metrics import read_rows
 from llm_agents.training.run_folder import RESULTS_FILE
+from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def compare_runs(
             for pair, each in pairs.items()
         },
     }
-    write_atomically(numbers, json.dumps(values, indent=1, allow_nan=False) + "\n")
+    write_text(numbers, json.dumps(values, indent=1, allow_nan=False) + "\n")
     return [path for path in (curves, bars, numbers) if path is not None]
 
 

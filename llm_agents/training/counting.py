@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from llm_agents.methods import OfflineModule
+
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 
 def is_online(module: LightningModule) -> bool:
-    """Return whether a module collects rollouts: it takes its optimizer steps itself."""
-    return not module.automatic_optimization
+    """Return whether a module learns from worlds: it counts what it has seen of them.
+
+    PPO on responses takes its optimizer steps itself as well, and counts these.
+    """
+    return not module.automatic_optimization and not isinstance(module, OfflineModule)
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from llm_agents.data import MotifData, OfflineDataModule
+from llm_agents.data.base import Example
 from llm_agents.errors import UserError
 from llm_agents.evaluation import (
     AnyResults,
@@ -21,6 +22,7 @@ from llm_agents.evaluation import (
     evaluate_message_reward,
     evaluate_policy,
     evaluate_reward,
+    mean_scores,
     print_table,
     write_results,
 )
@@ -41,7 +43,7 @@ from llm_agents.training.playing import (
 from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack, nethack_details
 from llm_agents.training.portraits import CURVE, draw_run
 from llm_agents.training.settings import EvaluationConfig
-from llm_agents.types import GenerationConfig, PromptBatch, Reward
+from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
 from llm_agents.zoo.layout import RECIPE_FILE, REWARD_FILE, AdapterInfo, replace_folder
 
 if TYPE_CHECKING:
@@ -125,7 +127,8 @@ def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
     if not data.sources["test"]:
         log.info("no evaluation: `data.test` names no test set")
         return
-    details: dict[str, Any] = {"method": method_name(module), "task": task_name(data)}
+    details: dict[str, Any] = {"method": method_name(module)}
+    details["task"] = config.task or task_name(data)
     details |= getattr(module, "outcome", {})
     if (run.adapter / REWARD_FILE).is_file():
         reward = PolicyReward.from_pretrained(str(run.adapter))
@@ -154,9 +157,7 @@ def _evaluate_agent(agent: LoadedAgent, data: WorldData, cli: RecipeCLI, run: Ru
     results = evaluate_in_worlds(agent, worlds, config, name=details["method"], details=details)
     if config.pictures:
         for picture in draw_run(agent, home, results, run.path):
-            if run.adapter.is_dir():
-                shutil.copyfile(picture, run.adapter / picture.name)
-            log.info("picture: %s", picture)
+            _keep_picture(picture, run)
     _keep_and_show(results, run)
 
 
@@ -173,10 +174,15 @@ def _evaluate_games(
     if config.pictures:
         picture = draw_game_curves({results.name: [run.path]}, run.path / CURVE, title=home.task)
         if picture is not None:
-            if run.adapter.is_dir():
-                shutil.copyfile(picture, run.adapter / picture.name)
-            log.info("picture: %s", picture)
+            _keep_picture(picture, run)
     _keep_and_show(results, run)
+
+
+def _keep_picture(picture: Path, run: RunFolder) -> None:
+    """Put a picture beside the agent too."""
+    if run.adapter.is_dir():
+        shutil.copyfile(picture, run.adapter / picture.name)
+    log.info("picture: %s", picture)
 
 
 def _evaluate_message_reward(
@@ -221,10 +227,14 @@ def policy_results(
     details: dict[str, Any],
 ) -> Results:
     """Let a policy answer the test prompts, and score the answers."""
+    test_sets = test_prompts(policy, data)
+    prompts, texts = gold_answers(data.read_validation_examples() if config.gold else [])
+    if texts:
+        details = {**details, "val_gold": mean_scores(reward, prompts, texts)}
     return evaluate_policy(
         policy,
         reward,
-        test_prompts(policy, data),
+        test_sets,
         generation,
         template=data.limits.template,
         name=name,
@@ -232,8 +242,23 @@ def policy_results(
         num_prompts=config.num_prompts,
         bootstrap=config.bootstrap,
         details={**details, "dropped": dropped(data)},
+        references={
+            name: [
+                example.responses[example.preferred] if example.responses else None
+                for example in table.examples
+            ]
+            for name, table in data.test_sets.items()
+        },
+        scores_references=config.gold,
         progress=is_terminal(),
     )
+
+
+def gold_answers(examples: Sequence[Example]) -> tuple[list[Prompt], list[str]]:
+    """Return the prompts that the data answer themselves, and the answers that they call good."""
+    given = [example for example in examples if example.responses]
+    prompts = [example.prompt for example in given]
+    return prompts, [example.responses[example.preferred] for example in given]
 
 
 def test_prompts(policy: LanguagePolicy, data: OfflineDataModule) -> dict[str, list[PromptBatch]]:

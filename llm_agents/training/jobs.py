@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llm_agents.errors import UserError
-from llm_agents.evaluation.results import FORMAT, only_finite, package_versions
+from llm_agents.evaluation.results import only_finite, package_versions, write_object
 from llm_agents.training.building import instantiate
 from llm_agents.training.run_folder import (
     RECIPE_FILE,
@@ -26,7 +25,6 @@ from llm_agents.training.run_folder import (
     RunFolder,
     new_folder,
     newest_run,
-    write_atomically,
 )
 from llm_agents.training.stopping import StopSignals
 from llm_agents.types import Job
@@ -55,6 +53,8 @@ def run_job(values: Mapping[str, Any], recipe: str, name: str, resume: str | Non
         UserError: Something that the user can cure.
         RunStoppedError: Ctrl-C or SIGTERM.
     """
+    if (values.get("publish") or {}).get("repo_id"):
+        raise UserError("expected no `publish.repo_id` in the recipe of a job: it trains nothing")
     section = values.get("run") or {}
     run = _open(section.get("name") or name, section.get("folder"), resume)
     if resume == "auto" and run.is_finished and run.holds(recipe):
@@ -128,8 +128,6 @@ def write_job_results(
     """
     kind = type(job)
     values = {
-        "format": FORMAT,
-        "kind": KIND,
         "name": kind.__name__,
         "job": f"{kind.__module__}.{kind.__qualname__}",
         "numbers": only_finite(dict(numbers)),
@@ -137,9 +135,7 @@ def write_job_results(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": package_versions(),
     }
-    path = folder / RESULTS_FILE
-    write_atomically(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
-    return path
+    return write_object(folder, values, kind=KIND)
 
 
 def job_table(name: str, numbers: Mapping[str, object]) -> Table:

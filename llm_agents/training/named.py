@@ -10,18 +10,27 @@ from typing import Any
 
 from lightning.pytorch import seed_everything
 
-from llm_agents.data import HHAData, OfflineDataModule
+from llm_agents.data import HHAData, MotifData, OfflineDataModule
 from llm_agents.errors import UserError
-from llm_agents.evaluation import Results, RewardResults, compare, comparison_table, print_table
+from llm_agents.evaluation import (
+    MessageRewardResults,
+    Results,
+    RewardResults,
+    compare,
+    comparison_table,
+    evaluate_message_reward,
+    print_table,
+)
 from llm_agents.judge import JudgeConfig, judge, make_pairs, tally
 from llm_agents.policies import LanguagePolicy
-from llm_agents.rewards import CallableReward, PolicyReward
+from llm_agents.rewards import CallableReward, MessageReward, PolicyReward
 from llm_agents.training.building import instantiate
 from llm_agents.training.evaluating import keep_results, policy_results, reward_results
+from llm_agents.training.relocating import relocated
 from llm_agents.training.session import quieten_lightning
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import GenerationConfig, Reward
-from llm_agents.zoo import load_pretrained
+from llm_agents.zoo import load_policy, load_pretrained
 from llm_agents.zoo.layout import AdapterInfo
 
 log = logging.getLogger(__name__)
@@ -52,7 +61,9 @@ class Request:
     out: Path
 
 
-def evaluate_named(request: Request, judged: JudgeConfig | None) -> Results | RewardResults:
+def evaluate_named(
+    request: Request, judged: JudgeConfig | None
+) -> Results | RewardResults | MessageRewardResults:
     """Evaluate something by its name, print a table and keep the results.
 
     Args:
@@ -65,6 +76,10 @@ def evaluate_named(request: Request, judged: JudgeConfig | None) -> Results | Re
     quieten_lightning()
     seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
     subject = load_pretrained(request.name)
+    if isinstance(subject, MessageReward):
+        return _judge_messages(subject, request)
+    if not isinstance(subject, LanguagePolicy | PolicyReward):
+        raise UserError(f"expected a policy or a reward, but `{request.name}` is an agent")
     data = build_data(request)
     config = evaluation_config(request)
     if isinstance(subject, PolicyReward):
@@ -89,13 +104,45 @@ def evaluate_named(request: Request, judged: JudgeConfig | None) -> Results | Re
         print_table(results)
         return results
     del subject
-    other_policy = load_pretrained(request.against)
-    if isinstance(other_policy, PolicyReward):
-        raise UserError(f"expected a policy after `--against`, `{request.against}` judges text")
+    other_policy = load_policy(request.against)
     other = answers(other_policy, request.against)
     keep_results(other, [request.out / "against"])
     print_table([results, other])
     _compare(results, other, judged, request.out)
+    return results
+
+
+def _judge_messages(reward: MessageReward, request: Request) -> MessageRewardResults:
+    """Compare a reward of game messages with held-out preferences, print and keep the results.
+
+    Raises:
+        UserError: An option means nothing for it, or nothing says which pairs were held out.
+    """
+    given = {"--against": request.against, "--reward": request.reward}
+    wrong = [option for option, value in given.items() if value]
+    if wrong or len(request.data) > 1:
+        raise UserError(
+            f"`{request.name}` judges game messages: leave {(wrong or ['all but one --data'])[0]} "
+            "out"
+        )
+    section = dict(request.recipe.get("data") or {})
+    if not section:
+        raise UserError(
+            f"nothing says by which pairs `{request.name}` is judged: give `--recipe` with that of "
+            "its training"
+        )
+    if request.data:
+        section["init_args"] = {**(section.get("init_args") or {}), "folder": request.data[0]}
+    config = evaluation_config(request)
+    details = {"method": "motifreward", "task": "motif"}
+    results = evaluate_message_reward(
+        reward,
+        instantiate(MotifData, section),
+        confidence=config.bootstrap.confidence,
+        details=details,
+    )
+    keep_results(results, [request.out])
+    print_table(results)
     return results
 
 
@@ -164,7 +211,7 @@ def build_reward(request: Request, config: EvaluationConfig) -> Reward:
             f"no recipe says by which reward `{request.name}` is judged: give `--reward` with a "
             "reward model's name or `package.module:function`"
         )
-    return instantiate(Reward, section)  # type: ignore[type-abstract]  # a subclass is made
+    return instantiate(Reward, relocated(section))  # type: ignore[type-abstract]  # a subclass is made
 
 
 def build_generation(request: Request, config: EvaluationConfig) -> GenerationConfig:

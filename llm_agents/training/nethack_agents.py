@@ -23,6 +23,7 @@ from llm_agents.rewards import MessageReward
 from llm_agents.rollouts import NetHackRollouts
 from llm_agents.training.building import instantiate
 from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack
+from llm_agents.training.relocating import without_missing_reward
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.zoo.hub import find_folder, is_whole_model
 
@@ -41,12 +42,22 @@ def nethack_folder(name: str) -> Path | None:
     return folder if is_nethack_agent(folder) else None
 
 
-def nethack_home(recipe: Mapping[str, Any]) -> NetHackHome | None:
-    """Return the task that a recipe trains in, with its rules and reward; None if it is no game."""
+def nethack_home(recipe: Mapping[str, Any], name: str = "the agent") -> NetHackHome | None:
+    """Return the task that a recipe trains in, with its rules and reward; None if it is no game.
+
+    Args:
+        recipe: Content of a recipe.
+        name: The agent, for messages.
+    """
     section = recipe.get("data") or {}
     if not str(section.get("class_path", "")).endswith(f".{NetHackRollouts.__name__}"):
         return None
-    return NetHackHome.of(instantiate(NetHackRollouts, section))
+    return NetHackHome.of(instantiate(NetHackRollouts, without_missing_reward(section, name)))
+
+
+def default_home() -> NetHackHome:
+    """Return where an agent plays of which no recipe is known."""
+    return NetHackHome(_TASK, NetHackRules(), None, _WORKERS)
 
 
 def evaluate_games_of(
@@ -76,7 +87,7 @@ def evaluate_games_of(
         raise UserError(
             f"expected tasks of NetHack in `--env`, got `{wrong[0]}`; known: {', '.join(TASKS)}"
         )
-    home = nethack_home(recipe) or NetHackHome(_TASK, NetHackRules(), None, _WORKERS)
+    home = nethack_home(recipe, name) or default_home()
     if reward is not None:
         home = replace(home, reward=MessageReward.from_pretrained(reward))
     config = instantiate(EvaluationConfig, recipe.get("evaluation") or {})

@@ -26,6 +26,7 @@ from llm_agents.policies.nethack_types import (
 )
 from llm_agents.rewards.motif import MessageReward
 from llm_agents.rollouts.nethack import NetHackRollouts
+from llm_agents.rollouts.playing import shares
 from llm_agents.rollouts.seeds import Purpose, derived_seed
 from llm_agents.training.settings import EvaluationConfig
 
@@ -131,8 +132,7 @@ def play_games(
         side_by_side: Games that are played together.
     """
     count = min(side_by_side, num_games)
-    share, rest = divmod(num_games, count)
-    left = np.array([share + (place < rest) for place in range(count)])
+    left = np.array(shares(num_games, count))
     generator = torch.Generator().manual_seed(derived_seed(seed, Purpose.DRAWS))
     workers = min(home.num_workers, count)
     game_seed = derived_seed(seed, Purpose.EVALUATION)

@@ -11,6 +11,7 @@ import yaml
 
 from llm_agents.errors import UserError
 from llm_agents.evaluation import read_episode_results
+from llm_agents.training.bars import ANSWERS, EPISODES, draw_answers, draw_play, results_groups
 from llm_agents.training.comparing import are_games, compare_runs
 from llm_agents.training.portraits import draw_curves, draw_probes, levels
 from llm_agents.training.probes import PROBES_FILE
@@ -23,8 +24,9 @@ _NOT_COMPARED = ("seed_everything", "run", "evaluation", "reproduces", "publish"
 def plot_runs(runs: Sequence[str], out: Path, published: Path | None = None) -> list[Path]:
     """Draw the curves of runs, one for each label or recipe, with an interval over its runs.
 
-    Runs of NetHack agents are compared by what they reached, too; where folders hold results of a
-    suite, those are drawn instead. A run that logged its action probabilities in fixed situations
+    Runs of agents are compared by what they reached, too, as bars with intervals; so are policies
+    that write, and entries of the zoo, which have no curve. Where folders hold results of a suite,
+    those are drawn instead. A run that logged its action probabilities in fixed situations
     gets a picture of them.
 
     Args:
@@ -40,6 +42,12 @@ def plot_runs(runs: Sequence[str], out: Path, published: Path | None = None) -> 
     """
     if hold_suites([Path(run.rpartition("=")[2]) for run in runs]):
         return compare_suites(_suite_groups(runs), out)
+    answered = results_groups(runs, ANSWERS)
+    if answered is not None:
+        return [draw_answers(answered, out)]
+    played = results_groups(runs, EPISODES)
+    if played is not None and not any(_is_run(f) for each in played.values() for f in each):
+        return [draw_play(played, out)]
     groups = _groups(runs)
     folders = [folder for each in groups.values() for folder in each]
     if are_games(folders):
@@ -53,7 +61,15 @@ def plot_runs(runs: Sequence[str], out: Path, published: Path | None = None) -> 
     drawn = draw_curves(metrics, out, lines=lines, title=", ".join(worlds))
     if drawn is None:
         raise UserError("expected a run in which an episode ended: there is no curve to draw")
-    return [drawn, *_probe_pictures(groups, out)]
+    bars = []
+    if len(results) == len(folders) > 1:
+        bars = [draw_play(groups, out.with_name(f"{out.stem}_bars{out.suffix}"))]
+    return [drawn, *bars, *_probe_pictures(groups, out)]
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder holds a curve, rather than an entry of the zoo."""
+    return (folder / "metrics.csv").is_file()
 
 
 def _suite_groups(runs: Sequence[str]) -> dict[str, list[Path]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +22,7 @@ from llm_agents.envs.prompts import PromptBuilder
 from llm_agents.errors import UserError
 from llm_agents.methods import Cloning, OnlinePPO
 from llm_agents.training.counting import Collected
+from llm_agents.whole_files import write_text
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -108,9 +108,7 @@ class ActionProbes(Callback):
         ]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([[STEP, *names], *rows])
-        unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}.unfinished")
-        unfinished.write_text(text.getvalue(), encoding="utf8")
-        unfinished.replace(self._file)
+        write_text(self._file, text.getvalue())
 
 
 @torch.no_grad()

@@ -31,6 +31,7 @@ import torch
 from llm_agents import __version__
 from llm_agents.errors import UserError
 from llm_agents.training.checkpoints import newest_checkpoint
+from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +103,8 @@ class RunFolder:
         path = self.path / RECIPE_FILE
         if path.is_file() and path.read_text(encoding="utf8") != recipe:
             log.warning("the recipe differs from the one that the run in %s began with", self.path)
-        write_atomically(path, recipe)
-        write_atomically(self.path / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text under a temporary name and rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf8")
-    temporary.replace(path)
+        write_text(path, recipe)
+        write_text(self.path / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
 
 
 def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:

@@ -32,11 +32,17 @@ from llm_agents.training.playing import (
 )
 from llm_agents.training.playing_nethack import NetHackHome, baselines_of
 from llm_agents.training.progress import RunProgress
+from llm_agents.training.publishing import check_publishing, publish_trained
 from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
 from llm_agents.training.settings import EvaluationConfig, RunConfig
 from llm_agents.training.stopping import StopSignals
 
 log = logging.getLogger(__name__)
+
+_OWN_STEPS: dict[str, tuple[Any, str]] = {
+    "accumulate_grad_batches": (1, "model.ppo.accumulate"),
+    "gradient_clip_val": (None, "model.ppo.max_grad_norm"),
+}
 
 # What Lightning says about every run of ours and what is meant to be so.
 _EXPECTED_WARNINGS = (
@@ -106,6 +112,8 @@ class RecipeCLI(LightningCLI):
         if is_online(self.model):
             check_online(config)
             defaults["max_epochs"] = 1  # the rollouts end when their budget does
+        elif not self.model.automatic_optimization:
+            check_own_steps(config)
         for name, value in defaults.items():
             if config[name] is None:
                 kwargs.setdefault(name, value)
@@ -156,9 +164,22 @@ def check_online(trainer: Mapping[str, Any]) -> None:
     in_place_of = {
         "max_steps": (-1, "data.total_frames"),
         "max_epochs": (None, "data.total_frames"),
-        "accumulate_grad_batches": (1, "model.ppo.accumulate"),
-        "gradient_clip_val": (None, "model.ppo.max_grad_norm"),
+        **_OWN_STEPS,
     }
+    _refuse(trainer, in_place_of)
+
+
+def check_own_steps(trainer: Mapping[str, Any]) -> None:
+    """Refuse settings of the trainer that mean nothing where a method takes its steps itself.
+
+    Raises:
+        UserError: Names the setting that does the same.
+    """
+    _refuse(trainer, _OWN_STEPS)
+
+
+def _refuse(trainer: Mapping[str, Any], in_place_of: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse settings that are not left at their default, and name those in place of them."""
     for name, (default, other) in in_place_of.items():
         if trainer[name] not in (default, None):
             raise UserError(
@@ -212,6 +233,7 @@ def quieten_lightning() -> None:
 def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSignals) -> None:
     """Build and run the stages."""
     try:
+        check_publishing(values, recipe)
         cli = build(values, run, signals)
     except UserError:
         run.remove_if_empty()
@@ -227,6 +249,8 @@ def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSi
             save_trained(cli.model, run.adapter, data=cli.datamodule, recipe=recipe)
     if "evaluate" in cli.run_config.stages and cli.trainer.is_global_zero:
         evaluate_trained(cli, run)
+    if cli.trainer.is_global_zero and run.adapter.is_dir():
+        publish_trained(values, run.adapter)
 
 
 def build(values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> RecipeCLI:

@@ -62,6 +62,8 @@ class EvaluationConfig:
     Args:
         reward: Judge of the answers; the model's own if null.
         generation: How answers are generated; as in validation if null.
+        task: Name of the task in results and tables; that of the data if null.
+        gold: Score the data's own answers too, those to the validation prompts included.
         num_prompts: Prompts of each test set, the first ones; null takes all.
         episodes: Episodes in each world.
         worlds: Further worlds, which the agent was not trained in.
@@ -75,6 +77,8 @@ class EvaluationConfig:
 
     reward: Reward | None = None
     generation: GenerationConfig | None = None
+    task: str | None = None
+    gold: bool = False
     num_prompts: int | None = None
     episodes: int = 100
     worlds: tuple[str, ...] = ()

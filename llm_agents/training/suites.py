@@ -24,7 +24,7 @@ from llm_agents.errors import UserError
 from llm_agents.evaluation import EpisodeResults, World, read_episode_results, write_results
 from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.episodes import PlayedEpisode, WorldResult, summarize_episodes
-from llm_agents.evaluation.results import RESULTS_FILE, write_atomically
+from llm_agents.evaluation.results import RESULTS_FILE
 from llm_agents.evaluation.suite_pictures import plot_suite
 from llm_agents.evaluation.suites import (
     HOME_KEY,
@@ -43,6 +43,7 @@ from llm_agents.training.building import instantiate
 from llm_agents.training.playing import TrainingWorlds, evaluate_in_worlds, play_fresh
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import Agent, Episode
+from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def evaluate_suite_named(request: SuiteRequest) -> EpisodeResults:
     results = joined(played)
     groups = {asked.name: [results]}
     write_results(request.folder, results)
-    write_atomically(request.folder / TABLE_FILE, suite_markdown(groups))
+    write_text(request.folder / TABLE_FILE, suite_markdown(groups))
     plot_suite(groups, request.folder / PICTURE_FILE, title=f"{asked.name}: {request.suite}")
     Console().print(suite_table(groups, title=f"{asked.name}: {request.suite}"))
     return results
@@ -305,5 +306,5 @@ def compare_suites(groups: Mapping[str, Sequence[Path]], out: Path) -> list[Path
     Console().print(suite_table(read, title=title))
     table = out.with_suffix(".md")
     table.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(table, suite_markdown(read))
+    write_text(table, suite_markdown(read))
     return [plot_suite(read, out, title=title), table]

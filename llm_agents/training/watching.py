@@ -21,11 +21,11 @@ from llm_agents.evaluation.replay_page import PageWriter
 from llm_agents.evaluation.replay_pictures import GifWriter, Mp4Writer
 from llm_agents.evaluation.replay_records import RecordWriter, facts_line, message_table
 from llm_agents.evaluation.replay_terminal import CastWriter, TerminalWriter
+from llm_agents.methods import SymbolicPPO
 from llm_agents.policies.nethack_files import load_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.rewards import MessageReward
 from llm_agents.rollouts.seeds import Purpose, derived_seed
-from llm_agents.rollouts.symbolic import SymbolicAgent
 from llm_agents.training.agents import agent_by_name, home_of
 from llm_agents.training.nethack_agents import nethack_folder, nethack_home
 from llm_agents.training.playing_nethack import NetHackHome
@@ -37,6 +37,7 @@ from llm_agents.training.watching_nethack import (
     TrainedPlayer,
     nethack_episodes,
 )
+from llm_agents.training.watching_symbolic import symbolic_episodes
 from llm_agents.training.watching_text import text_episodes
 from llm_agents.types import Agent
 
@@ -68,6 +69,7 @@ class WatchRequest:
         html: Page to write.
         json: Numbers to write.
         screen: Draw in the terminal, if there is one.
+        title: Of recordings; None names the agent and its world.
     """
 
     name: str
@@ -86,6 +88,7 @@ class WatchRequest:
     html: Path | None = None
     json: Path | None = None
     screen: bool = True
+    title: str | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -106,8 +109,8 @@ def watch_named(request: WatchRequest) -> list[EpisodeRecord]:
     Raises:
         UserError: There is no such agent or world, or no encoder for a video.
     """
-    title, episodes = _episodes(request)
-    return show(episodes, request, title)
+    title, episodes = episodes_of(request)
+    return show(episodes, request, request.title or title)
 
 
 def show(
@@ -161,7 +164,7 @@ def _writers(request: WatchRequest, title: str) -> Writers:
     return writers
 
 
-def _episodes(request: WatchRequest) -> tuple[str, Iterable[Frame | EpisodeRecord]]:
+def episodes_of(request: WatchRequest) -> tuple[str, Iterable[Frame | EpisodeRecord]]:
     """Return a title and the episodes, which are played as they are asked for."""
     if request.name in (RANDOM, EXPLORER):
         task = request.env or _TASK
@@ -183,39 +186,34 @@ def _episodes(request: WatchRequest) -> tuple[str, Iterable[Frame | EpisodeRecor
     elif (folder := nethack_folder(request.name)) is not None:
         return _trained_game(request, folder)
     else:
-        agent = _reader(request)
+        found = agent_by_name(request.name, behaviour=request.behaviour)
         home = home_of(request.recipe)
         if not (request.env or home.names):
             raise UserError(
                 f"nothing says in which world `{request.name}` is to play: give `--env`"
             )
         name = request.env or home.names[0]
-    if request.reward is not None:
-        raise UserError(f"expected no `--reward`: `{name}` has no messages that one is for")
-    episodes = text_episodes(
-        agent,
-        home,
-        name,
-        episodes=request.episodes,
-        max_steps=request.max_steps,
-        seed=request.seed,
-    )
-    return f"{request.name} in {name}", episodes
+        if isinstance(found, SymbolicPPO):
+            return f"{request.name} in {name}", symbolic_episodes(
+                found, home, name, **_plan(request, name)
+            )
+        agent = found
+    return f"{request.name} in {name}", text_episodes(agent, home, name, **_plan(request, name))
 
 
-def _reader(request: WatchRequest) -> Agent:
-    """Return an agent that reads text.
+def _plan(request: WatchRequest, name: str) -> dict[str, Any]:
+    """Return how much of a text world is played.
 
     Raises:
-        UserError: It sees images.
+        UserError: A reward of messages was given.
     """
-    agent = agent_by_name(request.name, behaviour=request.behaviour)
-    if isinstance(agent, SymbolicAgent):
-        raise UserError(
-            f"`{request.name}` sees images, there is no text to watch: `lightning evaluate` plays "
-            "it"
-        )
-    return agent
+    if request.reward is not None:
+        raise UserError(f"expected no `--reward`: `{name}` has no messages that one is for")
+    return {
+        "episodes": request.episodes,
+        "max_steps": request.max_steps,
+        "seed": request.seed,
+    }
 
 
 def _trained_game(
@@ -224,7 +222,7 @@ def _trained_game(
     """Return a title and the episodes of a trained NetHack agent."""
     if request.behaviour is not None:
         raise UserError(f"`{request.name}` draws its keys from one policy: drop `--behaviour`")
-    home = nethack_home(request.recipe)
+    home = nethack_home(request.recipe, request.name)
     task = request.env or (home.task if home else _TASK)
     if task not in TASKS:
         raise UserError(f"expected a task of NetHack, got `{task}`; known: {', '.join(TASKS)}")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
+from llm_agents.evaluation import RandomAgent
 from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame
 from llm_agents.evaluation.replay_text import Moment, Token, text_frames
-from llm_agents.methods import OnlinePPO
+from llm_agents.methods import DRRN, Cloning, OnlinePPO
+from llm_agents.policies.modes import evaluation
 from llm_agents.rollouts import PromptedWorld
 from llm_agents.rollouts.seeds import Purpose, derived_seed, world_seeds
 from llm_agents.training.playing import TrainingWorlds
-from llm_agents.training.portraits import action_probabilities, credit_pictures
+from llm_agents.training.portraits import credit_pictures
+from llm_agents.training.probes import probabilities
 from llm_agents.training.recording import Watched, record_episode
-from llm_agents.types import Agent
+from llm_agents.types import Agent, Choice
 
 LONGEST = 1000  # decisions, where neither the world nor the user has a limit
 _BATCH = 16  # choices that are scored together
@@ -62,13 +65,9 @@ def shown(prompt: str, scene: str) -> str:
 def moments_of(agent: Agent, watched: Watched) -> list[Moment]:
     """Return the decisions of an episode with their probabilities and credit."""
     choices, rollout = watched.choices, watched.rollout
-    chances: list[tuple[float, ...] | None] = [None] * len(choices)
+    chances = chances_of(agent, choices)
     tokens: list[tuple[Token, ...]] = [()] * len(choices)
     if isinstance(agent, OnlinePPO):
-        rows: list[list[float]] = []
-        for start in range(0, len(choices), _BATCH):
-            rows += action_probabilities(agent, choices[start : start + _BATCH]).tolist()
-        chances = [tuple(r[: len(c.actions)]) for r, c in zip(rows, choices, strict=True)]
         for step, credit in enumerate(credit_pictures(agent, watched)):
             values = credit.advantages
             values = values * len(credit.tokens) if len(values) == 1 else values
@@ -85,6 +84,24 @@ def moments_of(agent: Agent, watched: Watched) -> list[Moment]:
         )
         for step, choice in enumerate(choices)
     ]
+
+
+def chances_of(agent: Agent, choices: Sequence[Choice]) -> list[tuple[float, ...] | None]:
+    """Return what an agent draws its actions from in each situation; None where nothing says it."""
+    if isinstance(agent, RandomAgent):
+        return [(1 / len(choice.actions),) * len(choice.actions) for choice in choices]
+    if not isinstance(agent, OnlinePPO | Cloning | DRRN):
+        return [None] * len(choices)
+    rows: list[list[float]] = []
+    for start in range(0, len(choices), _BATCH):
+        some = choices[start : start + _BATCH]
+        if isinstance(agent, DRRN):
+            with evaluation(agent):
+                values = agent.action_values(some) / agent.settings.temperature
+            rows += values.softmax(-1).tolist()
+        else:
+            rows += probabilities(agent, some).tolist()
+    return [tuple(r[: len(c.actions)]) for r, c in zip(rows, choices, strict=True)]
 
 
 def facts_of(watched: Watched) -> dict[str, float | int | str | bool]:

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from llm_agents.errors import UserError
+from llm_agents.methods import LoadedAgent, has_base, is_agent, load_agent, load_network_agent
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.bundled import ALIASES, bundled_alias
-from llm_agents.policies.pickled_adapters import PICKLED_WEIGHTS, converted, sha256
-from llm_agents.rewards import PolicyReward
-from llm_agents.rewards.folder import download, is_hub_id
+from llm_agents.policies.nethack_files import is_nethack_agent, load_nethack_network
+from llm_agents.policies.nethack_player import NetworkPlayer
+from llm_agents.policies.pickled_adapters import PICKLED_WEIGHTS, converted
+from llm_agents.rewards import MessageReward, PolicyReward
+from llm_agents.rewards.folder import WANTED, download, is_hub_id
+from llm_agents.zoo.integrity import check_digests, verify
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     POINTER_FILE,
+    PULLED_FILE,
     REWARD_FILE,
     AdapterInfo,
     entry_folder,
     is_entry,
+    kind_of,
     read_json,
     replace_folder,
+    write_json,
 )
 from llm_agents.zoo.registry import show
 
 log = logging.getLogger(__name__)
+
+
+Pretrained = LanguagePolicy | PolicyReward | MessageReward | LoadedAgent | NetworkPlayer
+"""What `load_pretrained` returns."""
 
 
 def load_pretrained(
@@ -40,36 +52,109 @@ def load_pretrained(
     quantization: Literal["nf4", "int8"] | None = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: str | None = None,
-) -> LanguagePolicy | PolicyReward:
-    """Load a language policy or a reward model, ready to use.
+) -> Pretrained:
+    """Load a language policy, a reward model or an agent, ready to use.
 
     Args:
         name: Zoo name (``lightning zoo list``), folder, Hub id, or the alias of a base model.
             Adapters written by plain PEFT will do.
         base: Base model to use in place of the recorded one: the same weights elsewhere.
         revision: Revision of the adapter on the Hub.
-        trainable: Leave the adapter trainable; a policy only.
+        trainable: Leave the adapter trainable; a policy or its agent only.
         quantization: Load the base in 4 or 8 bits.
         dtype: Type of the base's weights.
         device: Where it runs; the accelerator by default, if there is one.
 
     Returns:
-        A `PolicyReward` for a reward model, else a `LanguagePolicy`, in evaluation mode.
+        In evaluation mode: a `PolicyReward` for a reward model and a `MessageReward` for one of
+        game messages; for an agent an object with `act` (`play_pretrained` lets it play); else a
+        `LanguagePolicy`.
 
     Raises:
-        UserError: Nothing of that name was found, or its base is not known.
+        UserError: Nothing of that name was found, its base is not known, or an option means
+            nothing for what was found.
     """
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    options = _Options(base, trainable, quantization, dtype, device)
     if name in ALIASES or is_whole_model(Path(name)):
-        folder, base = None, base or name
-    else:
-        folder = find_folder(name, revision=revision)
-    if folder is not None and (folder / REWARD_FILE).is_file():
-        if trainable:
-            raise UserError(f"`{name}` is a reward model, which is loaded frozen: drop `trainable`")
+        return _policy(None, replace(options, base=base or name))
+    folder = find_folder(name, revision=revision)
+    kind = kind_of(folder)
+    if kind == "policy":
+        return _policy(folder, options)
+    if kind == "agent":
+        return _agent(folder, options)
+    if trainable:
+        raise UserError(f"`{name}` is a reward model, which is loaded frozen: drop `trainable`")
+    if (folder / REWARD_FILE).is_file():
         return PolicyReward.from_pretrained(
-            str(folder), base=base, quantization=quantization, dtype=dtype, device=target
+            str(folder), base=base, quantization=quantization, dtype=dtype, device=options.target
         )
+    options.refuse(name, "quantization", "dtype")
+    return MessageReward.from_pretrained(str(folder), base=base, device=options.target)
+
+
+def load_policy(
+    name: str,
+    *,
+    base: str | None = None,
+    revision: str | None = None,
+    trainable: bool = False,
+    quantization: Literal["nf4", "int8"] | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    device: str | None = None,
+) -> LanguagePolicy:
+    """Load the language policy of a name: of an agent the model that it thinks with.
+
+    Args: As for `load_pretrained`.
+
+    Raises:
+        UserError: There is none of that name, or it is a reward or an agent without a language
+            model.
+    """
+    options = _Options(base, trainable, quantization, dtype, device)
+    if name in ALIASES or is_whole_model(Path(name)):
+        return _policy(None, replace(options, base=base or name))
+    folder = find_folder(name, revision=revision)
+    if kind_of(folder) == "reward":
+        raise UserError(f"expected a policy, but `{name}` is a reward model, which judges text")
+    if is_nethack_agent(folder) or (is_agent(folder) and not has_base(folder)):
+        raise UserError(f"expected a policy, but the agent `{name}` has no language model")
+    return _policy(folder, options)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How something is loaded; see `load_pretrained`."""
+
+    base: str | None
+    trainable: bool
+    quantization: Literal["nf4", "int8"] | None
+    dtype: Literal["float32", "bfloat16", "float16"]
+    device: str | None
+
+    @property
+    def target(self) -> str:
+        """Return where it is to run."""
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+    def refuse(self, name: str, *options: str) -> None:
+        """Raise if an option was given that means nothing for what was found.
+
+        Raises:
+            UserError: Names the option.
+        """
+        for option in options:
+            default = {"trainable": False, "dtype": "float32"}.get(option)
+            if getattr(self, option) != default:
+                raise UserError(
+                    f"`{name}` is a network of its own, not an adapter of a language model: drop "
+                    f"`{option}`"
+                )
+
+
+def _policy(folder: Path | None, options: _Options) -> LanguagePolicy:
+    """Load a base model with the adapter in a folder, if there is one."""
+    base = options.base
     if folder is not None and not (folder / ADAPTER_CONFIG).is_file():
         base, folder = str(_whole_model(folder)), None
     chosen, base_revision = (base, None) if base or folder is None else recorded_base(folder)
@@ -77,13 +162,23 @@ def load_pretrained(
         str(chosen),
         adapter=str(folder) if folder is not None else None,
         revision=base_revision,
-        quantization=quantization,
-        dtype=dtype,
-        trainable=trainable,
+        quantization=options.quantization,
+        dtype=options.dtype,
+        trainable=options.trainable,
     )
-    if quantization is None:  # quantized weights are placed when they are loaded
-        policy = policy.to(target)
+    if options.quantization is None:  # quantized weights are placed when they are loaded
+        policy = policy.to(options.target)
     return policy.eval()
+
+
+def _agent(folder: Path, options: _Options) -> LoadedAgent | NetworkPlayer:
+    """Load an agent with what it thinks with."""
+    if is_agent(folder) and has_base(folder):
+        return load_agent(folder, _policy(folder, options))
+    options.refuse(folder.name, "base", "trainable", "quantization", "dtype")
+    if is_nethack_agent(folder):
+        return NetworkPlayer(load_nethack_network(folder).to(options.target))
+    return load_network_agent(folder).to(options.target)
 
 
 def is_whole_model(folder: Path) -> bool:
@@ -118,6 +213,7 @@ def find_folder(name: str, *, revision: str | None = None) -> Path:
         folder = _from_hub(name, revision) if is_hub_id(name) else _from_zoo(name, revision)
     if (folder / POINTER_FILE).is_file():
         return _follow_pointer(folder)
+    verify(folder, where=f"`{name}`")
     if not (folder / ADAPTER_WEIGHTS).is_file() and (folder / PICKLED_WEIGHTS).is_file():
         return converted(folder)
     return folder
@@ -160,18 +256,7 @@ def _follow_pointer(folder: Path) -> Path:
     if not (isinstance(repo_id, str) and isinstance(revision, str) and isinstance(files, dict)):
         raise UserError(f"expected `repo_id`, `revision` and `files` in `{folder / POINTER_FILE}`")
     fetched = _from_hub(repo_id, revision)
-    for file, expected in files.items():
-        if not (fetched / file).is_file():
-            raise UserError(
-                f"`{repo_id}` at {revision} has no `{file}`, which `{folder}` points to"
-            )
-        found = sha256(fetched / file)
-        if found != expected:
-            raise UserError(
-                f"`{file}` of `{repo_id}` at {revision} has the SHA-256 {found}, expected "
-                f"{expected}: the file was changed or damaged; delete it from the cache and try "
-                "again"
-            )
+    check_digests(fetched, files, where=f"`{repo_id}` at {revision}")
     return fetched
 
 
@@ -208,7 +293,9 @@ def recorded_base(folder: Path) -> tuple[str, str | None]:
 
 
 def pull(name: str, folder: str | Path | None = None, *, revision: str | None = None) -> Path:
-    """Copy an adapter or a reward model from the Hub into a folder.
+    """Copy an adapter, a reward model or an agent from the Hub into a folder.
+
+    The folder's ``pulled.json`` says where it came from, at which commit.
 
     Args:
         name: Hub id, or a zoo name that is on the Hub.
@@ -225,10 +312,23 @@ def pull(name: str, folder: str | Path | None = None, *, revision: str | None = 
         if repo_id is None:
             raise UserError(f"`{name}` is not on the Hub: expected `owner/name`")
     source = find_folder(str(repo_id), revision=revision)
+    snapshot = _whole_snapshot(str(repo_id), revision)
     target = Path(folder) if folder else Path("checkpoints") / str(repo_id).split("/")[1]
     unfinished = target.with_name(f".{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, unfinished)  # follows the links of the Hub's cache
+    for place in (snapshot, source):  # follows the links of the Hub's cache
+        shutil.copytree(place, unfinished, dirs_exist_ok=True)
+    write_json(unfinished / PULLED_FILE, {"repo_id": repo_id, "commit": snapshot.name})
+    verify(unfinished, where=f"`{repo_id}`")
     replace_folder(unfinished, target)
     return target
+
+
+def _whole_snapshot(repo_id: str, revision: str | None) -> Path:
+    """Return the folder of a repository that holds texts of answers and replays too."""
+    from huggingface_hub import snapshot_download
+
+    found = download(repo_id, revision)
+    more = ["*.jsonl", "replay.*", "LICENSE"]
+    return Path(snapshot_download(repo_id, revision=found.name, allow_patterns=[*WANTED, *more]))

@@ -1,15 +1,22 @@
-"""The folder of a trained adapter or reward model: what lies in it, and how it is written.
+"""The folder of what was trained: what lies in it, and how it is written.
 
 =============================  =================================================================
 ``adapter_config.json``        as PEFT writes it
 ``adapter_model.safetensors``  as PEFT writes it
 ``<name>_head.safetensors``    a head's weights, with ``<name>_head.json``
-``reward.json``                only in a reward model: text format and range
+``reward.json``                only in a reward of answers: text format and range
+``message_reward.json``        only in a reward of game messages, with ``message_encoder.*``
 ``agent.json``                 only in an agent: method, and what acting depends on
+``network.safetensors``        an agent without a language model, with ``network.json``
+``nethack_agent.*``            an agent of NetHack
 ``llm_agents.json``            what PEFT has no place for: exact base, method, task, heads
 ``recipe.yaml``                the resolved recipe
 ``results.json``               measured numbers, with ``results.png``
+``replay.html``                an episode of an agent; also ``replay.mp4`` or ``replay.gif``
+``provenance.json``            commit, packages and machine that it was trained with
+``hashes.json``                SHA-256 of each file with weights
 ``hub.json``                   in place of large weights: Hub id, revision, SHA-256 of each file
+``pulled.json``                where `lightning pull` found it, at which commit
 ``README.md``                  the card
 =============================  =================================================================
 """
@@ -42,10 +49,12 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 REWARD_FILE = "reward.json"
 RECIPE_FILE = "recipe.yaml"
 POINTER_FILE = "hub.json"
+PULLED_FILE = "pulled.json"
 CARD_FILE = "README.md"
 AGENT_FILE = "agent.json"
 
-Kind = Literal["policy", "reward"]
+Kind = Literal["policy", "reward", "agent"]
+"""What a folder is for: text that is written, a judge of texts, or one who plays."""
 
 
 @dataclass(frozen=True)
@@ -191,3 +200,15 @@ def is_entry(folder: Path) -> bool:
     adapters = (ADAPTER_CONFIG, REWARD_FILE, POINTER_FILE, AGENT_FILE)
     names = (*adapters, MESSAGE_REWARD_FILE, NETHACK_FILE)
     return any((folder / name).is_file() for name in names)
+
+
+def kind_of(folder: Path) -> Kind:
+    """Return what a folder is for."""
+    marks: dict[Kind, tuple[str, ...]] = {
+        "reward": (REWARD_FILE, MESSAGE_REWARD_FILE),
+        "agent": (AGENT_FILE, NETHACK_FILE),
+    }
+    for kind, names in marks.items():
+        if any((folder / name).is_file() for name in names):
+            return kind
+    return "policy"

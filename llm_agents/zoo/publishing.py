@@ -7,53 +7,52 @@ commit. Sending the same again changes nothing.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from llm_agents.errors import UserError
-from llm_agents.evaluation import Results, RewardResults
 from llm_agents.evaluation.results import RESULTS_FILE
+from llm_agents.policies.message_files import MESSAGE_REWARD_FILE
 from llm_agents.rewards.folder import is_hub_id
-from llm_agents.zoo.card import CardFacts, build_card, check_card, merge_cards
+from llm_agents.zoo.card import build_card, check_card, merge_cards
+from llm_agents.zoo.facts import gather_facts
+from llm_agents.zoo.integrity import HASHES_FILE, write_hashes
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
+    AGENT_FILE,
     CARD_FILE,
     INFO_FILE,
     POINTER_FILE,
-    RECIPE_FILE,
     REWARD_FILE,
-    AdapterInfo,
+    entry_folder,
     is_entry,
     read_json,
     write_json,
 )
-from llm_agents.zoo.registry import measured
+from llm_agents.zoo.privacy import refuse_private
+from llm_agents.zoo.provenance import Provenance, refuse_uncommitted
 
 log = logging.getLogger(__name__)
 
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz"}
+WEIGHTS = (
+    r"adapter_model\.safetensors|\w+_head\.safetensors|network\.safetensors"
+    r"|nethack_agent\.safetensors|message_encoder\.safetensors"
+)
+REPLACED = re.compile(
+    rf"{WEIGHTS}|\w+_head\.json|replay\.(mp4|gif|html)|[\w.-]+_eval_results\.jsonl"
+)
 SENT = re.compile(
-    r"adapter_config\.json|adapter_base\.json|adapter_model\.safetensors|\w+_head\.(safetensors|json)"
-    r"|reward\.json|llm_agents\.json|recipe\.yaml|results\.(json|png)|[\w.-]+_eval_results\.jsonl"
-    r"|[\w.-]+\.png|replay\.mp4|LICENSE|(special_tokens_map|added_tokens)\.json"
+    rf"{WEIGHTS}|adapter_config\.json|adapter_base\.json|\w+_head\.json|network\.json|agent\.json"
+    r"|nethack_agent\.json|message_reward\.json|reward\.json|llm_agents\.json|provenance\.json"
+    r"|recipe\.yaml|results\.(json|png)|[\w.-]+_eval_results\.jsonl|[\w.-]+\.png"
+    r"|replay\.(mp4|gif|html)|LICENSE|(special_tokens_map|added_tokens)\.json"
     r"|tokenizer(_config)?\.json|chat_template\.jinja|\w+\.model|vocab\.json|merges\.txt"
 )
-TEXTS = {".json", ".jsonl", ".yaml", ".md", ".jinja", ".txt", ""}
-SECRET = re.compile(
-    r"\bhf_[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
-HOME = re.compile(r"/(?:home|Users)/[\w.-]+|[A-Za-z]:\\+Users\\+[\w.-]+")
-ABSOLUTE = re.compile(r"(?:file://)?(?:/[\w.@~+-]+){2,}/?|[A-Za-z]:[\\/][^\n]+|~/[^\n]+")
 
 
 @dataclass(frozen=True)
@@ -86,19 +85,23 @@ def publish(
     license: str | None = None,  # the Hub's word
     datasets: tuple[str, ...] | None = None,
     private: bool = False,
+    revision: str | None = None,
+    allow_dirty: bool = False,
     staging: str | Path | None = None,
     token: str | None = None,
 ) -> PublishReport:
-    """Publish an adapter or a reward model on the Hub.
+    """Publish an adapter, a reward model or an agent on the Hub.
 
     Args:
-        folder: Folder with an adapter and its ``results.json``.
+        folder: Folder of what was trained, with its ``results.json``.
         repo_id: ``owner/name`` on the Hub; made if it isn't there.
         dry_run: Write what would be sent to the staging folder and send nothing.
         base_model: Hub id of the base, where the folder records only a local path.
         license: Licence identifier; the recipe's ``publish.license``, else ``apache-2.0``.
         datasets: Hub ids of the training data; the recipe's ``publish.datasets`` by default.
         private: Make a new repository private.
+        revision: Branch to commit to, made if it isn't there; the main one by default.
+        allow_dirty: Publish though no commit holds the code that it was trained with.
         staging: Where what is sent is written; ``publish/<name>`` beside the folder by default.
         token: Access token; the one that ``hf auth login`` stored by default.
 
@@ -108,35 +111,78 @@ def publish(
     Raises:
         UserError: The folder is not fit to be published; every reason is named.
     """
-    source = Path(folder)
-    for kind, name in (("repository", repo_id), ("base model", base_model or repo_id)):
-        if not is_hub_id(name):
-            raise UserError(f"expected a {kind} `owner/name`, got `{name}`")
-    if not source.is_dir() or not is_entry(source):
-        raise UserError(f"expected a folder with an adapter (`{ADAPTER_CONFIG}`), got `{folder}`")
-    refuse_unfit(source)
-    warnings: list[str] = []
+    source = _source(folder, repo_id, base_model)
+    warnings = _dirt(source, refuse=not (allow_dirty or dry_run), allowed=allow_dirty)
     name = repo_id.rpartition("/")[2]
     staged = Path(staging) if staging else source.parent / "publish" / name
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
-    left_out = stage_files(source, staged)
-    base, revision = map_base(staged, base_model, warnings)
-    card = build_card(
-        gather_facts(source, repo_id, base, revision, license=license, datasets=datasets)
-    )
-    (staged / CARD_FILE).write_text(card, encoding="utf8")
-    check_card(card)
-    refuse_private(staged)
-    for warning in warnings:
-        log.warning(warning)
+    left_out = stage(source, staged)
+    base, base_revision = map_base(staged, base_model, warnings)
+    facts = gather_facts(source, repo_id, base, base_revision, license=license, datasets=datasets)
+    _write_card(staged, build_card(facts))
     commit = None
     if not dry_run:
         from llm_agents.zoo.sending import send
 
-        commit = send(staged, repo_id, private=private, token=token, merge=merge_cards)
+        commit = send(
+            staged,
+            repo_id,
+            private=private,
+            token=token,
+            merge=merge_cards,
+            is_ours=_is_ours,
+            revision=revision,
+        )
+    for warning in warnings:
+        log.warning(warning)
     files = tuple(sorted(path.name for path in staged.iterdir()))
     return PublishReport(repo_id, staged, files, tuple(left_out), tuple(warnings), commit)
+
+
+def _write_card(staged: Path, card: str) -> None:
+    """Write a card among what is to be sent, and look through everything once more."""
+    (staged / CARD_FILE).write_text(card, encoding="utf8")
+    check_card(card)
+    refuse_private(staged)
+
+
+def _source(folder: str | Path, repo_id: str, base_model: str | None) -> Path:
+    """Return the folder that is published, once names and content are known to be fit."""
+    source = entry_folder(Path(folder))
+    for kind, name in (("repository", repo_id), ("base model", base_model or repo_id)):
+        if not is_hub_id(name):
+            raise UserError(f"expected a {kind} `owner/name`, got `{name}`")
+    if not source.is_dir() or not is_entry(source):
+        raise UserError(f"expected a folder with an adapter or an agent, got `{folder}`")
+    refuse_unfit(source)
+    return source
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a file of this name can only be of an earlier publication."""
+    return REPLACED.fullmatch(name) is not None
+
+
+def _dirt(source: Path, *, refuse: bool, allowed: bool) -> list[str]:
+    """Return what is to be said of changes that no commit holds, or refuse to go on."""
+    try:
+        refuse_uncommitted(source, Provenance.read(source))
+    except UserError as error:
+        if refuse:
+            raise
+        return [] if allowed else [f"this would be refused: {error}"]
+    return []
+
+
+def stage(source: Path, staged: Path) -> list[str]:
+    """Write to a new folder what of another one is published, with digests; name the rest."""
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    left_out = stage_files(source, staged)
+    provenance = Provenance.read(source)
+    if provenance is not None:
+        provenance.write(staged)
+    write_hashes(staged)
+    return left_out
 
 
 def refuse_unfit(folder: Path) -> None:
@@ -173,7 +219,7 @@ def stage_files(source: Path, staged: Path) -> list[str]:
     for path in sorted(source.iterdir()):
         if path.is_file() and SENT.fullmatch(path.name):
             shutil.copyfile(path, staged / path.name)
-        elif path.name != CARD_FILE and not path.name.startswith("."):
+        elif path.name not in (CARD_FILE, HASHES_FILE) and not path.name.startswith("."):
             left_out.append(path.name)
     return left_out
 
@@ -190,7 +236,7 @@ def map_base(
     )
     recorded = config.get("base_model_name_or_path")
     base = base_model or (recorded if isinstance(recorded, str) and is_base_id(recorded) else None)
-    if base is None:
+    if base is None and config:
         warnings.append(
             "the base model is not known on the Hub: the card names none. Give `base_model`, its "
             "Hub id, if it has one"
@@ -198,16 +244,22 @@ def map_base(
     if config:
         config["base_model_name_or_path"] = base
         write_json(staged / ADAPTER_CONFIG, config)
-    for file in (INFO_FILE, REWARD_FILE, "adapter_base.json"):
-        if not (staged / file).is_file():
-            continue
-        values = read_json(staged / file)
-        for key in ("base", "base_model_name_or_path", "source"):
-            if isinstance(values.get(key), str) and looks_like_path(str(values[key])):
-                values[key] = base or ""
-        write_json(staged / file, values)
+    for file in (INFO_FILE, REWARD_FILE, AGENT_FILE, MESSAGE_REWARD_FILE, "adapter_base.json"):
+        if (staged / file).is_file():
+            values = read_json(staged / file)
+            _replace_paths(values, base)
+            if isinstance(values.get("scorer"), dict):
+                _replace_paths(values["scorer"], base)
+            write_json(staged / file, values)
     revision = config.get("revision")
     return base, revision if isinstance(revision, str) else None
+
+
+def _replace_paths(values: dict[str, Any], base: str | None) -> None:
+    """Put the base's Hub id, or nothing, in place of a base that is a place on this machine."""
+    for key in ("base", "base_model_name_or_path", "source"):
+        if isinstance(values.get(key), str) and looks_like_path(str(values[key])):
+            values[key] = base or ""
 
 
 def is_base_id(name: str) -> bool:
@@ -218,85 +270,3 @@ def is_base_id(name: str) -> bool:
 def looks_like_path(name: str) -> bool:
     """Return whether a recorded base is a place on this machine, rather than an alias or Hub id."""
     return not is_base_id(name) and ("/" in name or "\\" in name or name.startswith("~"))
-
-
-def gather_facts(
-    source: Path,
-    repo_id: str,
-    base: str | None,
-    revision: str | None,
-    *,
-    license: str | None,  # the Hub's word
-    datasets: tuple[str, ...] | None,
-) -> CardFacts:
-    """Read what the card needs from the folder's files."""
-    info = AdapterInfo.read(source)
-    path = source / RECIPE_FILE
-    recipe = path.read_text(encoding="utf8") if path.is_file() else ""
-    loaded = yaml.safe_load(recipe) if recipe.strip() else None
-    wanted = (loaded.get("publish") if isinstance(loaded, dict) else None) or {}
-    reward = read_json(source / REWARD_FILE) if (source / REWARD_FILE).is_file() else {}
-    results = measured(source)
-    if results is None:  # `refuse_unfit` has looked before
-        raise UserError(f"there is no `{RESULTS_FILE}` in `{source}`")
-    if not isinstance(results, Results | RewardResults):
-        raise UserError(
-            f"expected results on test prompts in `{source}`, got those of games: cards are made "
-            "of policies that write and of their rewards"
-        )
-    template = reward.get("template") or (info.template if info else None) or "alol"
-    return CardFacts(
-        repo_id=repo_id,
-        kind="reward" if reward else "policy",
-        base=base,
-        revision=revision,
-        method=info.method if info else None,
-        task=info.task if info else None,
-        template=str(template),
-        license=license or wanted.get("license") or "apache-2.0",
-        datasets=tuple(datasets if datasets is not None else wanted.get("datasets") or ()),
-        results=results,
-        recipe=recipe,
-    )
-
-
-def refuse_private(staged: Path) -> None:
-    """Raise if a text about to be sent holds a secret, a home folder or an absolute path."""
-    faults = [
-        f"{path.name}, line {line}: {what}"
-        for path in sorted(staged.iterdir())
-        if path.suffix in TEXTS
-        for line, what in private_lines(path)
-    ]
-    if faults:
-        shown = "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
-        raise UserError(
-            f"nothing was sent, since these would tell who and where you are: {shown}. Use paths "
-            "relative to the working folder in the recipe"
-        )
-
-
-def private_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line numbers of a text with what is private about them."""
-    here = {str(Path.home()), str(Path.cwd()), os.environ.get("HF_HOME", "")} - {"", "/"}
-    tokens = {os.environ.get(name, "") for name in ("HF_TOKEN", "OPENAI_API_KEY")} - {""}
-    user = re.compile(rf"[/\\]{re.escape(Path.home().name)}(?=[/\\\"'\s]|$)")
-    # Dialogues may speak of any path: only this machine's own count in them.
-    strict = path.suffix in {".json", ".yaml"} and not path.name.startswith("tokenizer")
-    for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), start=1):
-        if SECRET.search(line) or any(token in line for token in tokens):
-            yield number, "an access token"
-        elif any(place in line for place in here) or user.search(line):
-            yield number, "a folder of this machine"
-        elif strict and (found := HOME.search(line) or absolute_value(line)):
-            yield number, f"the path `{found if isinstance(found, str) else found[0]}`"
-
-
-def absolute_value(line: str) -> str | None:
-    """Return the absolute path among the values of a JSON or YAML line, if there is one."""
-    quoted = re.findall(r'"((?:[^"\\]|\\.)*)"', line)
-    plain = re.sub(r"^\s*(-\s+|[\w.]+:\s+)+", "", line)
-    for text in [*quoted, plain]:
-        if ABSOLUTE.fullmatch(text.strip().strip("'\"")):
-            return str(json.loads(f'"{text}"')) if "\\\\" in text else text.strip()
-    return None

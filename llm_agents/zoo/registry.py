@@ -1,4 +1,4 @@
-"""What there is: adapters and reward models in this checkout, in past runs, on the Hub."""
+"""What there is: adapters, reward models, agents in this checkout, in past runs, on the Hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from llm_agents.evaluation import (
 )
 from llm_agents.evaluation.report import format_interval
 from llm_agents.evaluation.results import RESULTS_FILE
-from llm_agents.policies.message_files import MESSAGE_REWARD_FILE
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
     POINTER_FILE,
@@ -32,6 +31,7 @@ from llm_agents.zoo.layout import (
     Kind,
     entry_folder,
     is_entry,
+    kind_of,
     read_json,
 )
 
@@ -50,12 +50,12 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """An adapter or a reward model.
+    """An adapter, a reward model or an agent.
 
     Args:
         name: What `load_pretrained` takes.
         source: Where it was found.
-        kind: Language policy or reward model.
+        kind: Language policy, reward model or agent.
         folder: Its folder; None if it is on the Hub only.
         repo_id: Its repository; None if it is local only.
         base: Base model, if it is known.
@@ -124,17 +124,17 @@ def read_entry(folder: Path, name: str, source: Source) -> Entry:
         base = _text(read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path"))
     if (folder / POINTER_FILE).is_file():
         repo_id = _text(read_json(folder / POINTER_FILE).get("repo_id"))
-    rewards = (REWARD_FILE, MESSAGE_REWARD_FILE)
-    kind: Kind = "reward" if any((folder / name).is_file() for name in rewards) else "policy"
+    results = measured(folder) or (measured(folder.parent) if source == "runs" else None)
+    trained = results.details.get("method") if results is not None else None
     return Entry(
         name=name,
         source=source,
-        kind=kind,
+        kind=kind_of(folder),
         folder=folder,
         repo_id=repo_id,
         base=base,
-        method=info.method if info else None,
-        results=measured(folder) or (measured(folder.parent) if source == "runs" else None),
+        method=info.method if info else _text(trained),
+        results=results,
     )
 
 
@@ -209,3 +209,28 @@ def entries_table(entries: list[Entry]) -> Table:
 def print_entries(entries: list[Entry], console: Console | None = None) -> None:
     """Print entries as a table."""
     (console or Console()).print(entries_table(entries))
+
+
+def describe_entry(entry: Entry) -> str:
+    """Return what is known of an entry as text."""
+    kinds = {"policy": "policy", "reward": "reward model", "agent": "agent"}
+    call = "play_pretrained" if entry.kind == "agent" else "load_pretrained"
+    lines = {
+        "name": entry.name,
+        "kind": kinds[entry.kind],
+        "folder": entry.folder,
+        "size": None if entry.folder is None else f"{size_of(entry.folder) / 1e6:.2f} MB",
+        "Hub": entry.repo_id,
+        "base": entry.base,
+        "method": entry.method,
+        "measured": headline(entry.results),
+        "use": f"llm_agents.{call}({entry.name!r})",
+    }
+    if entry.kind == "agent":
+        lines["watch"] = f"lightning watch {entry.name}"
+    return "\n".join(f"{name:<9} {value}" for name, value in lines.items() if value is not None)
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of an entry's weights."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

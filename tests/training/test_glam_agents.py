@@ -188,11 +188,12 @@ def test_an_agent_without_a_language_model_is_no_policy(
 ) -> None:
     from llm_agents.errors import UserError
     from llm_agents.methods import DRRN
-    from llm_agents.zoo import load_pretrained
+    from llm_agents.zoo import load_policy, load_pretrained
 
     assert run("drrn", "--run.stages", "[fit]") == 0
     with pytest.raises(UserError, match="has no language model"):
-        load_pretrained("out")
+        load_policy("out")
+    assert isinstance(load_pretrained("out"), DRRN)
     assert isinstance(agent_by_name("out"), DRRN)
 
 

@@ -6,7 +6,9 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,23 +29,37 @@ class Commit:
 class Hub:
     """Repositories in memory, and what was asked for.
 
-    `failures` holds status codes with which the next commits are answered; `write_token` is the
-    only token that may write, if it is set.
+    `failures` holds what the next commits are answered with: a status code, ``lost`` for a
+    connection that breaks before the commit is taken, ``unheard`` for one that breaks after it.
+    `write_token` is the only token that may write, if it is set; answers take `delay` seconds.
+    `repos` holds the history of each main branch, `branches` those of the others.
     """
 
     endpoint: str = ""
     repos: dict[str, list[Commit]] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
-    failures: list[int] = field(default_factory=list)
+    branches: dict[tuple[str, str], list[Commit]] = field(default_factory=dict)
+    failures: list[int | str] = field(default_factory=list)
+    delay: float = 0.0
     write_token: str | None = None
     requests: list[str] = field(default_factory=list)
 
-    def add(self, repo_id: str, files: dict[str, bytes], message: str = "added") -> str:
+    def add(
+        self,
+        repo_id: str,
+        files: dict[str, bytes],
+        message: str = "added",
+        *,
+        branch: str = "main",
+        deleted: tuple[str, ...] = (),
+    ) -> str:
         """Commit files to a repository, made if need be, and return the commit's name."""
-        history = self.repos.setdefault(repo_id, [])
+        main = self.repos.setdefault(repo_id, [])
+        history = main if branch == "main" else self.branches[repo_id, branch]
         state = {**(history[-1].files if history else {}), **files}
-        sha = hashlib.sha1(f"{repo_id}{len(history)}".encode()).hexdigest()
-        history.append(Commit(sha, message, state))
+        kept = {name: content for name, content in state.items() if name not in deleted}
+        sha = hashlib.sha1(f"{repo_id}{branch}{len(history)}".encode()).hexdigest()
+        history.append(Commit(sha, message, kept))
         return sha
 
     def find(self, repo_id: str, revision: str) -> Commit | None:
@@ -51,7 +67,10 @@ class Hub:
         history = self.repos.get(repo_id, [])
         if revision == "main":
             return history[-1] if history else None
-        return next((commit for commit in history if commit.sha == revision), None)
+        if (repo_id, revision) in self.branches:
+            return self.branches[repo_id, revision][-1]
+        others = [c for (repo, _), found in self.branches.items() if repo == repo_id for c in found]
+        return next((commit for commit in (*history, *others) if commit.sha == revision), None)
 
 
 def blob_id(content: bytes) -> str:
@@ -94,6 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.hub.requests.append(f"{self.command} {self.path}")
+        time.sleep(self.hub.delay)
         path = self.path.partition("?")[0]
         if found := re.fullmatch(r"/([\w.-]+/[\w.-]+)/resolve/([\w.-]+)/(.+)", path):
             return self.resolve(*found.groups())
@@ -142,6 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.hub.requests.append(f"POST {self.path}")
         body = self.read()
+        time.sleep(self.hub.delay)
         path = self.path.partition("?")[0]
         if path == "/api/validate-yaml":
             return self.answer(200, {"errors": [], "warnings": []})
@@ -150,11 +171,27 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(401, {"error": "a token that may write is needed"})
         if path == "/api/repos/create":
             return self.create(json.loads(body))
-        if found := re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)/preupload/main", path):
-            return self.preupload(found[1], json.loads(body))
-        if found := re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)/commit/main", path):
-            return self.commit(found[1], [json.loads(line) for line in body.splitlines() if line])
-        return self.missing("EntryNotFound")
+        place = re.fullmatch(
+            r"/api/models/([\w.-]+/[\w.-]+)/(preupload|commit|branch)/([\w.-]+)", path
+        )
+        if place is None:
+            return self.missing("EntryNotFound")
+        repo_id, verb, branch = place.groups()
+        if repo_id not in self.hub.repos:
+            return self.missing("RepoNotFound")
+        if verb == "branch":
+            return self.branch(repo_id, branch)
+        if self.hub.find(repo_id, branch) is None:
+            return self.missing("RevisionNotFound")
+        if verb == "preupload":
+            return self.preupload(repo_id, branch, json.loads(body))
+        return self.commit(repo_id, branch, [json.loads(x) for x in body.splitlines() if x])
+
+    def branch(self, repo_id: str, branch: str) -> None:
+        if self.hub.find(repo_id, branch) is not None:
+            return self.answer(409, {"error": "it is there already"})
+        self.hub.branches[repo_id, branch] = list(self.hub.repos[repo_id])
+        return self.answer(200)
 
     def create(self, wanted: dict[str, Any]) -> None:
         owner = wanted.get("organization") or "me"
@@ -167,8 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.private.add(repo_id)
         return self.answer(200, url)
 
-    def preupload(self, repo_id: str, wanted: dict[str, Any]) -> None:
-        commit = self.hub.find(repo_id, "main")
+    def preupload(self, repo_id: str, branch: str, wanted: dict[str, Any]) -> None:
+        commit = self.hub.find(repo_id, branch)
         files = commit.files if commit else {}
         answers = []
         for entry in wanted["files"]:
@@ -178,18 +215,29 @@ class _Handler(BaseHTTPRequestHandler):
             answers.append(answer)
         return self.answer(200, {"files": answers})
 
-    def commit(self, repo_id: str, lines: list[dict[str, Any]]) -> None:
-        if self.hub.failures:
-            return self.answer(self.hub.failures.pop(0), {"error": "not now"})
+    def commit(self, repo_id: str, branch: str, lines: list[dict[str, Any]]) -> None:
+        fault = self.hub.failures.pop(0) if self.hub.failures else None
+        if isinstance(fault, int):
+            return self.answer(fault, {"error": "not now"})
+        if fault == "lost":
+            return self.hang_up()
         files = {
             line["value"]["path"]: base64.b64decode(line["value"]["content"])
             for line in lines
             if line["key"] == "file"
         }
+        deleted = tuple(line["value"]["path"] for line in lines if line["key"] == "deletedFile")
         message = next(line["value"]["summary"] for line in lines if line["key"] == "header")
-        sha = self.hub.add(repo_id, files, message)
+        sha = self.hub.add(repo_id, files, message, branch=branch, deleted=deleted)
+        if fault == "unheard":
+            return self.hang_up()
         url = f"{self.hub.endpoint}/{repo_id}/commit/{sha}"
         return self.answer(200, {"success": True, "commitOid": sha, "commitUrl": url})
+
+    def hang_up(self) -> None:
+        """Break the connection without an answer."""
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import pytest
 import yaml
 
 from llm_agents.errors import UserError
-from llm_agents.zoo import publish
+from llm_agents.evaluation import read_results, write_results
+from llm_agents.zoo import PublishReport, load_pretrained, publish, pull
 from llm_agents.zoo.card import START, split_card
 
 FILES = {
@@ -21,6 +25,7 @@ FILES = {
     "adapter_config.json",
     "adapter_model.safetensors",
     "greetings_eval_results.jsonl",
+    "hashes.json",
     "llm_agents.json",
     "recipe.yaml",
     "results.json",
@@ -64,6 +69,124 @@ def test_a_hub_that_stays_overloaded_gets_nothing(adapter_folder: Path, hub: Any
     with pytest.raises(UserError, match=r"refused to take `me/tiny` \(503\)"):
         publish(adapter_folder, "me/tiny")
     assert set(hub.repos["me/tiny"][-1].files) == {".gitattributes"}
+
+
+@pytest.mark.parametrize("fault", ["lost", "unheard"])
+def test_an_upload_that_breaks_off_leaves_one_clean_commit(
+    adapter_folder: Path, hub: Any, fault: str
+) -> None:
+    hub.failures += [fault]
+    publish(adapter_folder, "me/tiny")
+    assert len(hub.repos["me/tiny"]) == 2
+    assert set(hub.repos["me/tiny"][-1].files) == FILES | {".gitattributes"}
+
+
+def test_a_hub_that_answers_no_more_is_named_and_the_same_command_tries_again(
+    adapter_folder: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    endpoint = constants.ENDPOINT
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"could not reach http://127\.0\.0\.1:9 in 5 attempts"):
+        publish(adapter_folder, "me/tiny")
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    hub.delay = 0.05
+    assert publish(adapter_folder, "me/tiny").commit
+
+
+def test_another_branch_is_made_and_the_main_one_left_alone(adapter_folder: Path, hub: Any) -> None:
+    for _ in range(2):
+        publish(adapter_folder, "me/tiny", revision="trial")
+    assert set(hub.repos["me/tiny"][-1].files) == {".gitattributes"}
+    history = hub.branches["me/tiny", "trial"]
+    assert [set(commit.files) for commit in history[1:]] == [FILES | {".gitattributes"}]
+
+
+def test_files_of_an_earlier_publication_go_and_those_of_others_stay(
+    adapter_folder: Path, hub: Any
+) -> None:
+    theirs = {"thumbnail.png": b"x", "notes.md": b"x", "model_index.json": b"{}"}
+    hub.add("me/tiny", {**theirs, "action_head.safetensors": b"x", "replay.mp4": b"x"})
+    publish(adapter_folder, "me/tiny")
+    assert set(hub.repos["me/tiny"][-1].files) == FILES | set(theirs)
+    assert len(hub.repos["me/tiny"]) == 2
+
+
+def test_code_that_no_commit_holds_is_refused(adapter_folder: Path, hub: Any) -> None:
+    versions = {"commit": "abc123", "uncommitted_changes": True, "platform": "x", "command": ["/x"]}
+    run = adapter_folder.parent / "run"
+    shutil.copytree(adapter_folder, run / "adapter")
+    (run / "versions.json").write_text(json.dumps(versions))
+    with pytest.raises(UserError, match=r"the commit abc123 does not hold.*--allow-dirty"):
+        publish(run, "me/tiny")
+    assert hub.requests == []
+    tried = publish(run, "me/tiny", dry_run=True)
+    assert "would be refused" in tried.warnings[0]
+    report = publish(run, "me/tiny", allow_dirty=True)
+    assert "`abc123` of llm_agents, with changes that it does not hold" in card_of(report)
+    kept = json.loads((report.staged / "provenance.json").read_text())
+    assert kept["commit"] == "abc123"
+    assert "command" not in kept
+
+
+def test_a_repository_with_uncommitted_changes_is_refused(adapter_folder: Path, hub: Any) -> None:
+    root = adapter_folder.parent
+    (root / "reward.py").write_text("old\n")
+    names = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
+    for words in (["init", "-q"], ["add", "reward.py"], ["commit", "-q", "-m", "x"]):
+        subprocess.run(["git", "-C", str(root), *names, *words], check=True)
+    publish(adapter_folder, "me/tiny", dry_run=True)
+    (root / "reward.py").write_text("new\n")
+    with pytest.raises(UserError, match=r"has uncommitted changes: .*reward\.py"):
+        publish(adapter_folder, "me/tiny")
+    assert publish(adapter_folder, "me/tiny", allow_dirty=True).commit
+
+
+def test_weights_are_checked_against_their_digests(
+    adapter_folder: Path, hub: Any, tmp_path: Path
+) -> None:
+    publish(adapter_folder, "me/tiny")
+    folder = pull("me/tiny", tmp_path / "pulled")
+    assert json.loads((folder / "pulled.json").read_text()) == {
+        "repo_id": "me/tiny",
+        "commit": hub.repos["me/tiny"][-1].sha,
+    }
+    load_pretrained(str(folder))
+    path = folder / "value_head.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(UserError, match=r"`value_head.safetensors` of .*, expected "):
+        load_pretrained(str(folder))
+    path.rename(folder / "action_head.safetensors")
+    with pytest.raises(UserError, match=r"has no `value_head.safetensors`"):
+        load_pretrained(str(folder))
+
+
+def test_what_was_pulled_gives_the_same_results(
+    adapter_folder: Path, hub: Any, tmp_path: Path
+) -> None:
+    publish(adapter_folder, "me/tiny")
+    folder = pull("me/tiny", tmp_path / "pulled")
+    assert read_results(folder) == read_results(adapter_folder)
+    for name in ("adapter_model.safetensors", "value_head.safetensors"):
+        assert (folder / name).read_bytes() == (adapter_folder / name).read_bytes()
+
+
+def test_the_card_says_where_it_is_weaker_than_what_it_was_compared_with(
+    adapter_folder: Path,
+) -> None:
+    results = read_results(adapter_folder)
+    better = [replace(answer, reward=answer.reward + 0.5) for answer in results.answers]
+    other = replace(results, name="runs/sft/adapter", answers=tuple(better))
+    write_results(adapter_folder / "against", other)
+    card = card_of(publish(adapter_folder, "me/tiny", dry_run=True))
+    assert "**Weaker than what it is compared with:**" in card
+    assert "On greetings its reward is below that of `adapter`: paired difference -0.5000" in card
+    assert card.count("| greetings |") == 2
+
+
+def card_of(report: PublishReport) -> str:
+    return (report.staged / "README.md").read_text()
 
 
 def test_a_token_that_may_not_write_is_told(adapter_folder: Path, hub: Any) -> None:
@@ -211,7 +334,7 @@ def test_a_repository_needs_an_owner_and_a_name(adapter_folder: Path, repo_id: s
 
 
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected a folder with an adapter"):
+    with pytest.raises(UserError, match="expected a folder with an adapter or an agent"):
         publish(tmp_path, "me/tiny", dry_run=True)
 
 

@@ -1,0 +1,450 @@
+"""Agents and rewards of messages through the zoo: published, loaded by id, played, shown, kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from llm_agents import load_pretrained, play_pretrained
+from llm_agents.cli import main
+from llm_agents.errors import UserError
+from llm_agents.evaluation import (
+    BootstrapConfig,
+    MessageRewardResults,
+    evaluate_games,
+    read_any_results,
+    share,
+    write_results,
+)
+from llm_agents.functional.shaping import RewardStatistics
+from llm_agents.methods import DRRN, POAD, SymbolicPPO
+from llm_agents.policies import MessageEncoder
+from llm_agents.policies.message_files import MessageRewardInfo, save_message_reward
+from llm_agents.policies.nethack import SmallNetwork
+from llm_agents.policies.nethack_files import save_nethack_network
+from llm_agents.policies.nethack_player import NetworkPlayer
+from llm_agents.policies.nethack_types import PlayedGame
+from llm_agents.rewards import MessageReward
+from llm_agents.training.keeping import add_entry
+from llm_agents.zoo import load_policy, publish, pull, show
+from llm_agents.zoo.card import split_card
+
+REST = """
+seed_everything: 3
+trainer: {accelerator: cpu, enable_progress_bar: false}
+run: {checkpoint_every: 16}
+evaluation: {episodes: 3, num_worlds: 1, pictures: false}
+"""
+RECIPES = {
+    "poad": """
+model:
+  class_path: llm_agents.methods.POAD
+  init_args:
+    policy:
+      class_path: llm_agents.policies.LanguagePolicy.from_pretrained
+      init_args: {base: tiny-random-llama, lora: {r: 2, alpha: 4, top_layers: 1}}
+    critic_widths: [8]
+data:
+  class_path: llm_agents.rollouts.TextRollouts
+  init_args: {world: toy-chest, num_worlds: 2, num_steps: 8, total_frames: 16}
+""",
+    "drrn": """
+model:
+  class_path: llm_agents.methods.DRRN
+  init_args:
+    network:
+      class_path: llm_agents.policies.drrn.DRRNetwork
+      init_args: {vocabulary_size: 100, embedding_size: 8, hidden_size: 8}
+    settings: {batch_size: 4}
+data:
+  class_path: llm_agents.rollouts.TextRollouts
+  init_args: {world: toy-lamp, num_worlds: 2, num_steps: 4, total_frames: 16}
+""",
+    "symbolicppo": """
+model:
+  class_path: llm_agents.methods.SymbolicPPO
+  init_args:
+    network:
+      class_path: llm_agents.policies.babyai_symbolic.BabyAISymbolic
+      init_args: {num_actions: 6, features: 8}
+    ppo: {recurrence: 2}
+data:
+  class_path: llm_agents.rollouts.SymbolicRollouts
+  init_args:
+    {world: babyai-go-to-red-ball-no-dists, num_worlds: 2, num_steps: 4, total_frames: 8}
+""",
+}
+KINDS: dict[str, type] = {"poad": POAD, "drrn": DRRN, "symbolicppo": SymbolicPPO}
+Built = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return a function from a kind to the folder of a run that trained it."""
+    root = tmp_path_factory.mktemp("agents")
+
+    def build(kind: str) -> Path:
+        run = root / kind
+        if not run.exists():
+            recipe = root / f"{kind}.yaml"
+            recipe.write_text(RECIPES[kind] + REST)
+            assert main(["run", str(recipe), "--run.folder", str(run)]) == 0
+            versions = json.loads((run / "versions.json").read_text())
+            (run / "versions.json").write_text(json.dumps({**versions, "uncommitted_changes": 0}))
+        return run
+
+    return build
+
+
+@pytest.fixture
+def agent(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
+    """Return a function from a kind to a copy of its run, below the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def copy(kind: str) -> Path:
+        if kind == "symbolicppo":
+            pytest.importorskip("minigrid")
+        shutil.copytree(built(kind), tmp_path / "runs" / kind)
+        text = (tmp_path / "runs" / kind / "adapter" / "recipe.yaml").read_text()
+        folder = str(built(kind))
+        kept = text.replace(folder, f"runs/{kind}")
+        (tmp_path / "runs" / kind / "adapter" / "recipe.yaml").write_text(kept)
+        return Path("runs") / kind
+
+    return copy
+
+
+def python_of(card: str) -> str:
+    (block,) = re.findall(r"```python\n(from llm_agents.*?|import numpy.*?)```", card, re.DOTALL)
+    assert isinstance(block, str)
+    return block
+
+
+@pytest.mark.parametrize("kind", ["drrn", "poad", "symbolicppo"])
+def test_an_agent_goes_to_the_hub_and_back_and_plays_alike(
+    agent: Built, hub: Any, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = agent(kind)
+    name = f"me/{kind}"
+    assert main(["publish", str(run), "--repo", name]) == 0
+    sent = hub.repos[name][-1].files
+    assert {"agent.json", "results.json", "hashes.json", "replay.html", "README.md"} <= set(sent)
+    assert {"replay.mp4", "replay.gif"} & set(sent)
+    metadata, body = split_card(sent["README.md"].decode())
+    assert metadata["pipeline_tag"] == "reinforcement-learning"
+    assert metadata["library_name"] == ("peft" if kind == "poad" else "llm_agents")
+    metrics = metadata["model-index"][0]["results"][0]["metrics"]
+    assert {m["type"] for m in metrics} >= {"mean_reward", "success_rate", "discounted_return"}
+    assert all(isinstance(m["value"], float) for m in metrics)
+    assert "| random |" in body
+    assert "@inproceedings" in body
+    assert isinstance(load_pretrained(name, device="cpu"), KINDS[kind])
+    capsys.readouterr()
+    exec(compile(python_of(body), "card", "exec"), {})
+    first, second = capsys.readouterr().out.splitlines()
+    local = play_pretrained(str(run), episodes=2, seed=1)
+    assert [first, second] == [
+        f"{e.success} {e.discounted_return} {e.num_decisions}" for e in local
+    ]
+    assert main(["evaluate", name, "--out", "again"]) == 0
+    again, before = read_any_results("again"), read_any_results(run)
+    assert [e.episode for e in again.episodes] == [e.episode for e in before.episodes]
+    assert main(["publish", str(run), "--repo", name]) == 0
+    assert len(hub.repos[name]) == 2
+
+
+@pytest.mark.parametrize("kind", ["drrn", "symbolicppo"])
+def test_an_agent_is_watched_by_its_hub_id_with_the_probability_of_each_action(
+    agent: Built, hub: Any, kind: str
+) -> None:
+    publish(agent(kind), f"me/{kind}")
+    words = ["--max-steps", "3", "--html", "a.html", "--json", "a.json"]
+    assert main(["watch", f"me/{kind}", *words]) == 0
+    found = re.search(r'type="application/json">(.*?)</script>', Path("a.html").read_text(), re.S)
+    assert found is not None
+    content = json.loads(found[1])
+    lines = ["".join(text for _, text in line) for line in content["lines"]]
+    sides = ["\n".join(lines[n] for n in frame["side"]) for frame in content["frames"]]
+    facts = json.loads(Path("a.json").read_text())["episodes"][0]["facts"]
+    assert len(sides) == facts["decisions"] + 1
+    for side in sides[:-1]:
+        chances = [float(c) for c in re.findall(r"^(?:→ |  )(\d\.\d{3}) [█░]{10}", side, re.M)]
+        assert sum(chances) == pytest.approx(1.0, abs=0.004)
+        assert side.count("→ ") == 1
+    if kind == "symbolicppo":
+        screen = "\n".join(lines[n] for n in content["frames"][0]["screen"])
+        assert "▲" in screen
+        assert "it sees" in screen
+        assert "advantage of the action" in sides[0]
+
+
+def test_the_policy_of_an_agent_can_be_had_and_a_network_has_none(agent: Built) -> None:
+    assert load_policy(str(agent("poad")), device="cpu").base == "tiny-random-llama"
+    run = str(agent("drrn"))
+    with pytest.raises(UserError, match="has no language model"):
+        load_policy(run)
+    with pytest.raises(UserError, match="drop `quantization`"):
+        load_pretrained(run, quantization="nf4")
+    with pytest.raises(UserError, match="drop `trainable`"):
+        load_pretrained(run, trainable=True)
+
+
+def test_a_strangers_recipe_that_names_other_code_is_not_run(
+    agent: Built, hub: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = agent("drrn")
+    publish(run, "me/drrn")
+    files = dict(hub.repos["me/drrn"][-1].files)
+    recipe = yaml.safe_load(files["recipe.yaml"])
+    recipe["evaluation"]["reward"] = {
+        "class_path": "llm_agents.rewards.CallableReward",
+        "init_args": {"function": "subprocess:call"},
+    }
+    hub.add("evil/drrn", {**files, "recipe.yaml": yaml.safe_dump(recipe).encode()})
+    pulled = pull("evil/drrn", "pulled")
+    for name in ("evil/drrn", str(pulled)):
+        for verb in ("evaluate", "watch"):
+            assert main([verb, name]) == 2
+            assert "not part of llm_agents: subprocess:call" in capsys.readouterr().err
+        with pytest.raises(UserError, match="subprocess:call"):
+            play_pretrained(name)
+    (pulled / "pulled.json").unlink()
+    assert main(["watch", str(pulled), "--max-steps", "1"]) == 0
+
+
+def test_a_recipe_publishes_what_it_trained(
+    built: Built, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(
+        RECIPES["drrn"] + REST + "publish: {repo_id: me/trained, license: mit, private: true}\n"
+    )
+    status = main(["run", "a.yaml", "--run.folder", "out"])
+    versions = json.loads(Path("out/versions.json").read_text())
+    if versions["uncommitted_changes"]:  # this checkout's own state decides
+        assert status == 2
+        assert hub.repos == {}
+        return
+    assert status == 0
+    metadata, _ = split_card(hub.repos["me/trained"][-1].files["README.md"].decode())
+    assert metadata["license"] == "mit"
+    assert hub.private == {"me/trained"}
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("publish: {repo_id: trained}\n", "of the form owner/name, got `trained`"),
+        (
+            "publish: {repo_id: me/x}\nreproduces:\n"
+            "  - {paper: /home/ada/paper, table: t, metric: m}\n",
+            "would tell who and where you are: line",
+        ),
+    ],
+)
+def test_what_publishing_would_refuse_is_refused_before_the_run(
+    section: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(RECIPES["drrn"] + REST + section)
+    assert main(["run", "a.yaml", "--run.folder", "out"]) == 2
+    assert expected in capsys.readouterr().err
+    assert not Path("out/checkpoints").exists()
+
+
+def test_the_zoo_shows_agents_and_keeps_them(
+    agent: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = agent("drrn")
+    assert main(["zoo", "add", str(run)]) == 0
+    assert "checkpoints/drrn-toy-lamp: " in capsys.readouterr().out
+    folder = Path("checkpoints/drrn-toy-lamp")
+    card = (folder / "README.md").read_text()
+    assert 'play_pretrained("drrn-toy-lamp", episodes=2, seed=1)' in card
+    assert main(["zoo", "show", "drrn-toy-lamp"]) == 0
+    said = capsys.readouterr().out
+    assert "kind      agent" in said
+    assert "lightning watch drrn-toy-lamp" in said
+    assert show("drrn-toy-lamp").kind == "agent"
+    assert len(play_pretrained("drrn-toy-lamp", episodes=2)) == 2
+    assert main(["zoo", "add", str(run)]) == 2
+    assert "give `--replace`" in capsys.readouterr().err
+    before = card
+    assert main(["zoo", "card", str(folder)]) == 0
+    assert (folder / "README.md").read_text() == before
+
+
+def test_rounded_weights_wait_for_results_of_their_own(agent: Built) -> None:
+    run = agent("drrn")
+    said = list(add_entry(run, "small", rounded=True))
+    assert any("measured anew" in line for line in said)
+    folder = Path("checkpoints/small")
+    assert not (folder / "results.json").exists()
+    whole = (run / "adapter/network.safetensors").stat().st_size
+    assert (folder / "network.safetensors").stat().st_size < 0.7 * whole
+    assert main(["evaluate", str(folder)]) == 0
+    assert main(["zoo", "card", str(folder)]) == 0
+    network = load_pretrained("small", device="cpu")
+    assert all(p.dtype == torch.float32 for p in network.parameters())
+
+
+def games(count: int, best: int) -> list[PlayedGame]:
+    return [
+        PlayedGame(
+            score=best - number,
+            episode_return=float(best - number),
+            intrinsic_return=0.5,
+            num_steps=30,
+            turns=25,
+            depth=1,
+            max_depth=2,
+            experience_level=1,
+            gold=0,
+            num_messages=4,
+            explored=50,
+            end="death",
+            success=False,
+            seed=1,
+            number=number,
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def nethack_folder(tmp_path: Path) -> Path:
+    """Return the folder of a NetHack agent that is worse than random play."""
+    folder = tmp_path / "work" / "adapter"
+    save_nethack_network(SmallNetwork(8), folder, {"task": "NetHackScore-v1"})
+    players = {"trained": lambda n: games(n, 20), "random": lambda n: games(n, 60)}
+    results = evaluate_games(
+        {"NetHackScore-v1": players},
+        8,
+        has_intrinsic=True,
+        name="motifagent",
+        seed=0,
+        bootstrap=BootstrapConfig(samples=50),
+        details={
+            "method": "motifagent",
+            "task": "NetHackScore-v1",
+            "reward": {"name": "toy", "version": "1"},
+            "training_seed": 4,
+        },
+    )
+    write_results(folder, results)
+    recipe = {
+        "model": {"class_path": "llm_agents.methods.MotifAgent"},
+        "data": {
+            "class_path": "llm_agents.rollouts.NetHackRollouts",
+            "init_args": {
+                "task": "NetHackScore-v1",
+                "reward": {
+                    "class_path": "llm_agents.rewards.MessageReward.from_pretrained",
+                    "init_args": {"path": "runs/motif/reward/adapter"},
+                },
+            },
+        },
+        "evaluation": {"episodes": 1, "num_worlds": 1},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder
+
+
+def test_a_nethack_agents_card_says_that_it_is_weaker(nethack_folder: Path, hub: Any) -> None:
+    publish(nethack_folder, "me/motif")
+    metadata, body = split_card(hub.repos["me/motif"][-1].files["README.md"].decode())
+    found = metadata["model-index"][0]["results"][0]
+    assert found["task"]["type"] == "reinforcement-learning"
+    assert found["dataset"]["name"] == "NetHackScore-v1"
+    values = {metric["type"]: metric["value"] for metric in found["metrics"]}
+    assert values["score"] == values["mean_reward"] == 16.5
+    assert "it does worse than the random agent: 16.5 [" in body
+    assert "reward of messages `toy`" in body
+    assert "one training seed (4)" in body
+    assert isinstance(load_pretrained("me/motif", device="cpu"), NetworkPlayer)
+    with pytest.raises(UserError, match="drop `base`"):
+        load_pretrained("me/motif", base="x")
+
+
+@pytest.mark.nethack
+def test_a_nethack_agent_plays_where_its_reward_is_not(
+    nethack_folder: Path, hub: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    pytest.importorskip("nle")
+    publish(nethack_folder, "me/motif")
+    with caplog.at_level("WARNING"):
+        (game,) = play_pretrained("me/motif", seed=1)
+    assert game.num_steps > 0
+    assert "is not here (runs/motif/reward/adapter): it plays without" in caplog.text
+    page = tmp_path / "a.html"
+    assert main(["watch", "me/motif", "--max-steps", "5", "--html", str(page)]) == 0
+    assert page.stat().st_size < 1_000_000
+
+
+@pytest.fixture
+def message_folder(tmp_path: Path) -> Path:
+    """Return the folder of a reward of messages."""
+    torch.manual_seed(3)
+    folder = tmp_path / "work" / "reward"
+    statistics = RewardStatistics(0.1, 0.04, tuple(0.1 * i - 1 for i in range(19)))
+    info = MessageRewardInfo("toy", {}, statistics, 4, "llm_default", "abc", 1900, 4, {})
+    save_message_reward(MessageEncoder("lt_cnn_small"), info, folder)
+    results = MessageRewardResults(
+        name="toy",
+        version="1",
+        annotator="llm_default",
+        accuracy=share([True] * 52 + [False] * 48, 0.95),
+        accuracy_unseen=None,
+        score_agreement=None,
+        loss=0.68,
+        num_pairs=120,
+        num_ties=20,
+        num_messages=90,
+        mean=0.1,
+        variance=0.04,
+        median=0.0,
+        highest=(),
+        lowest=(),
+        confidence=0.95,
+        details={"method": "motifreward", "task": "motif"},
+    )
+    write_results(folder, results)
+    return folder
+
+
+def test_a_reward_of_messages_goes_to_the_hub_and_its_card_is_honest(
+    message_folder: Path, hub: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(message_folder, "me/messages")
+    metadata, body = split_card(hub.repos["me/messages"][-1].files["README.md"].decode())
+    assert metadata["pipeline_tag"] == "text-classification"
+    metrics = metadata["model-index"][0]["results"][0]["metrics"]
+    assert {m["type"]: m["value"] for m in metrics} == {"accuracy": 0.52, "loss": 0.68}
+    assert "no better than chance within the interval" in body
+    assert "1,900 pairs of NetHack messages" in body
+    assert "CC-BY-NC-4.0" in body
+    reward = load_pretrained("me/messages", device="cpu")
+    assert isinstance(reward, MessageReward)
+    capsys.readouterr()
+    exec(compile(python_of(body), "card", "exec"), {})
+    assert capsys.readouterr().out.startswith("[")
+
+
+def test_results_of_another_kind_than_the_folder_are_refused(
+    message_folder: Path, nethack_folder: Path
+) -> None:
+    shutil.copy(message_folder / "results.json", nethack_folder)
+    with pytest.raises(UserError, match="expected results of games"):
+        publish(nethack_folder, "me/x", dry_run=True)
