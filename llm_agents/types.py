@@ -174,6 +174,12 @@ class Reward(ABC):
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Tensor:
         """Return ``[B]`` float32 scores on the CPU; the shape holds for ``B = 1`` too."""
 
+    def scores_and_parts(
+        self, prompts: Sequence[Prompt], responses: Sequence[str]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return ``[B]`` scores and, of a sum, the ``[B]`` scores of each part by its name."""
+        return self(prompts, responses), {}
+
 
 @dataclass(frozen=True)
 class Choice:

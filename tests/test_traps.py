@@ -53,8 +53,8 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "methods/test_online_ppo.py::test_the_refused_step_leaves_no_trace",
     ),
     "advantages are normalized in a group of a known size": (
-        "methods/test_online_ppo.py::test_advantages_are_normalized_in_the_group_that_is_asked_for",
-        "functional/test_policy_gradient.py::test_a_group_of_one_is_refused",
+        "methods/test_minibatches.py::test_advantages_are_normalized_in_the_group_that_is_asked_for",
+        "functional/test_normalization.py::test_a_group_of_one_is_refused",
     ),
     "macro actions are discounted by their duration": (
         "functional/test_gae.py::test_macro_actions_discount_by_their_durations",
@@ -100,11 +100,11 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "which release's trace": ("functional/test_gae.py::test_worked_example_of_tokens",),
     "nothing of a longer action is left behind": (
-        "functional/test_policy_gradient.py::test_padding_does_not_enter_the_normalization",
+        "functional/test_normalization.py::test_padding_does_not_enter_the_normalization",
         "rollouts/test_collector.py::test_units_are_padded_on_the_right_with_the_mask_false",
     ),
     "zero is an advantage like any other": (
-        "functional/test_policy_gradient.py::test_zero_is_an_advantage_like_any_other",
+        "functional/test_normalization.py::test_zero_is_an_advantage_like_any_other",
     ),
     "means over tokens and over actions differ": (
         "functional/test_policy_gradient.py::test_long_actions_weigh_more_over_units",
@@ -122,7 +122,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "a stop word stays in the loss": (),
     "the released behaviour and its ratio are two distributions": (
-        "functional/test_action_scores.py::test_list_policy_is_not_the_policy_whose_ratio_is_taken",
+        "functional/test_action_tokens.py::test_list_policy_is_not_the_policy_whose_ratio_is_taken",
         "methods/test_poad.py::test_the_released_behaviour_draws_from_the_list",
     ),
     "lists are lists, not texts with commas": (
@@ -145,7 +145,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "policies/test_action_history.py::test_another_process_comes_to_the_same_bits",
     ),
     "annealing begins after the warm-up, at the full rate": (
-        "functional/test_policy_gradient.py::test_annealing_over_390_updates",
+        "functional/test_normalization.py::test_annealing_over_390_updates",
         "methods/test_online_ppo.py::test_rates_fall_linearly_after_the_warm_up",
     ),
     "critic and policy share no parameter": (
@@ -153,8 +153,8 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "methods/test_online_ppo.py::test_the_critic_learns_alone_during_the_warm_up",
     ),
     "a discount between tokens punishes length": (
-        "functional/test_gae.py::test_ntpo_prefers_short_actions",
-        "functional/test_gae.py::test_a_discount_between_tokens_hides_a_share_of_long_actions",
+        "functional/test_credit.py::test_ntpo_prefers_short_actions",
+        "functional/test_credit.py::test_a_discount_between_tokens_hides_a_share_of_long_actions",
     ),
     "order and length of a list": (
         "methods/test_twosome.py::test_the_order_of_the_list_changes_nothing",
@@ -193,7 +193,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "envs/test_machine.py::test_an_action_outside_of_the_list_is_refused",
     ),
     "actions that share a beginning, and those that begin another": (
-        "functional/test_action_scores.py::test_a_shared_beginning_is_certain",
+        "functional/test_action_tokens.py::test_a_shared_beginning_is_certain",
         "methods/test_poad.py::test_a_list_in_which_one_action_begins_another_has_no_walk",
         "policies/test_action_text.py::test_texts_with_the_same_tokens_are_refused",
     ),

@@ -22,8 +22,10 @@ from llm_agents.methods.motif_settings import MotifPPOConfig
 from llm_agents.methods.offline import OfflineModule
 from llm_agents.methods.online_ppo import OnlinePPO
 from llm_agents.methods.poad import POAD
+from llm_agents.methods.ppo import PPO
 from llm_agents.methods.ppo_settings import PPOConfig, TokenPPOConfig
 from llm_agents.methods.pro import PRO
+from llm_agents.methods.response_settings import ResponsePPOConfig
 from llm_agents.methods.reward_model import RewardTraining
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.methods.symbolic_ppo import SymbolicPPO, SymbolicPPOConfig
@@ -35,6 +37,7 @@ __all__ = [
     "DRRN",
     "GLAM",
     "POAD",
+    "PPO",
     "PRO",
     "TWOSOME",
     "ALoL",
@@ -50,6 +53,7 @@ __all__ = [
     "OnlinePPO",
     "OptimizerConfig",
     "PPOConfig",
+    "ResponsePPOConfig",
     "RewardTraining",
     "SymbolicPPO",
     "SymbolicPPOConfig",

@@ -89,6 +89,7 @@ class ALoL(OfflineModule):
 
     batch_layout = "scored"
     takes_rewards = True
+    can_move_reference = True
 
     def __init__(
         self,
@@ -156,6 +157,11 @@ class ALoL(OfflineModule):
         if self.clip_epsilon is not None and not 0 <= self.clip_epsilon < 1:
             raise UserError(
                 f"expected `clip_epsilon` from 0 to below 1, or null, got {self.clip_epsilon}"
+            )
+        asks_reference = needs_reference(name) or needs_value(name)
+        if self.options.move_reference is not None and not asks_reference:
+            raise UserError(
+                f"`algorithm: {name}` asks no reference: leave `options.move_reference` out"
             )
         if name == "nll" and self.options.training_rewards == "scored":
             raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from llm_agents.functional.advantage import AdvantageStatistics, advantage_statistics
+from llm_agents.whole_files import write_json
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,7 @@ def write_report(
         "mean_reward": stats.mean_reward,
         "mean_value": stats.mean_value,
     }
-    text = json.dumps(found, indent=2) + "\n"
-    temporary = folder / ".advantage_stats.json.tmp"
-    temporary.write_text(text, encoding="utf8")
-    temporary.replace(folder / "advantage_stats.json")
+    write_json(folder / "advantage_stats.json", found)
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -71,5 +68,5 @@ def write_report(
     axes.set_xlabel("advantage: reward − value of the reference policy")
     axes.set_ylabel("training responses")
     axes.set_title(f"{stats.preferred.share_kept:.0%} of the preferred responses are left")
-    axes.legend()
+    axes.legend(loc="upper right")
     figure.savefig(folder / "advantages.png", dpi=120)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from llm_agents.errors import UserError
-from llm_agents.methods.agent_folder import read_network_config
+from llm_agents.methods.agent_folder import (
+    AGENT_FILE,
+    AGENT_FORMAT,
+    load_network,
+    read_network_config,
+)
 from llm_agents.methods.cloning import Cloning
 from llm_agents.methods.drrn import DRRN, DRRNConfig
 from llm_agents.methods.glam import GLAM
-from llm_agents.methods.online_ppo import AGENT_FILE, AGENT_FORMAT, CRITIC, OnlinePPO
+from llm_agents.methods.online_ppo import CRITIC, OnlinePPO
 from llm_agents.methods.poad import POAD
 from llm_agents.methods.symbolic_ppo import SymbolicPPO
 from llm_agents.methods.twosome import TWOSOME
@@ -20,6 +24,7 @@ from llm_agents.policies.babyai_symbolic import BabyAISymbolic
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.policies.heads import load_head
 from llm_agents.policies.state_value import StateValueHead
+from llm_agents.whole_files import read_described
 
 LoadedAgent = OnlinePPO | Cloning | DRRN | SymbolicPPO
 
@@ -46,18 +51,10 @@ def read_agent(folder: Path | str) -> dict[str, Any]:
     path = Path(folder) / AGENT_FILE
     if not path.is_file():
         raise UserError(f"no agent in {folder}: {AGENT_FILE} is missing")
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    method, version = found.get("method"), found.get("format_version")
     known = (*_WITH_BASE, *_WITHOUT_BASE)
-    if method not in known or version != AGENT_FORMAT:
-        raise UserError(
-            f"{path} describes an agent of method {method!r}, format {version!r}: this version "
-            f"reads {', '.join(known)}, format {AGENT_FORMAT}; upgrade llm-agents"
-        )
-    return found
+    return read_described(
+        path, "method", what="an agent of method", known=known, version=AGENT_FORMAT
+    )
 
 
 def has_base(folder: Path | str) -> bool:
@@ -106,5 +103,5 @@ def load_network_agent(folder: Path | str) -> DRRN | SymbolicPPO:
         agent = SymbolicPPO(BabyAISymbolic(**config))
     else:
         raise ValueError("expected an agent without a language model: call load_agent")
-    agent.load_network(folder)
+    load_network(agent.network, folder)
     return agent.eval()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 
 from llm_agents.errors import UserError
-from llm_agents.methods.online_ppo import AGENT_FILE, AGENT_FORMAT
+from llm_agents.policies.babyai_symbolic import BabyAISymbolic
+from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.types import Choice, Decisions
+from llm_agents.whole_files import read_json, write_json, write_tensors
 
+AGENT_FILE, AGENT_FORMAT = "agent.json", 1
 NETWORK_FILE, NETWORK_SETTINGS = "network.safetensors", "network.json"
 
 
@@ -69,34 +70,19 @@ def write_agent(
     write_json(Path(folder) / AGENT_FILE, described)
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write an object under a temporary name first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf8")
-    unfinished.replace(path)
-
-
-def save_network(network: nn.Module, config: Mapping[str, Any], folder: Path | str) -> None:
+def save_network(network: DRRNetwork | BabyAISymbolic, folder: Path | str) -> None:
     """Write the weights of a small network, and beside them its sizes and words.
 
     Args:
         network: On any device; its extra state, if it has one, is plain data.
-        config: Arguments of its class.
         folder: Made if it isn't there.
     """
     folder = Path(folder)
     state = network.state_dict()
     extra = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
-    write_json(folder / NETWORK_SETTINGS, {"config": dict(config), "extra": extra})
-    weights = {
-        name: value.detach().cpu().contiguous()
-        for name, value in state.items()
-        if isinstance(value, Tensor)
-    }
-    unfinished = folder / f".{NETWORK_FILE}.{os.getpid()}.unfinished"
-    save_file(weights, unfinished)
-    unfinished.replace(folder / NETWORK_FILE)
+    write_json(folder / NETWORK_SETTINGS, {"config": dict(network.config), "extra": extra})
+    weights = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    write_tensors(folder / NETWORK_FILE, weights)
 
 
 def read_network_config(folder: Path | str) -> dict[str, Any]:
@@ -109,8 +95,8 @@ def read_network_config(folder: Path | str) -> dict[str, Any]:
     return config
 
 
-def load_network(network: nn.Module, folder: Path | str) -> None:
-    """Give a network the weights and words that `save_network` wrote.
+def load_network(network: DRRNetwork | BabyAISymbolic, folder: Path | str) -> None:
+    """Give a network the weights and words that `save_network` wrote; the words are final.
 
     Raises:
         UserError: The files are missing, or of a network of another shape.
@@ -121,6 +107,7 @@ def load_network(network: nn.Module, folder: Path | str) -> None:
         network.load_state_dict({**weights, **extra})
     except RuntimeError as error:
         raise UserError(f"the weights in {folder} are of another network: {error}") from error
+    network.vocabulary.is_frozen = True
 
 
 def _settings(folder: Path | str) -> dict[str, Any]:
@@ -128,5 +115,4 @@ def _settings(folder: Path | str) -> dict[str, Any]:
     for name in (NETWORK_SETTINGS, NETWORK_FILE):
         if not (Path(folder) / name).is_file():
             raise UserError(f"expected the network of an agent in {folder}: {name} is missing")
-    found: dict[str, Any] = json.loads((Path(folder) / NETWORK_SETTINGS).read_text(encoding="utf8"))
-    return found
+    return read_json(Path(folder) / NETWORK_SETTINGS)

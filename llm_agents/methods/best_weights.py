@@ -6,19 +6,20 @@ weights.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.methods.content_cache import tensors_digest
+from llm_agents.whole_files import write_tensors
 
 _NUM_KEPT = 3  # the newest checkpoint names one of the last two
 
@@ -59,12 +60,7 @@ class BestWeights:
             self._digest = tensors_digest(sorted(self.weights.items()))
         path = folder / f"step-{self.step}-{self._digest[:16]}.safetensors"
         if writes and not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            save_file(self.weights, temporary)
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            write_tensors(path, self.weights, survives_power_loss=True)
             written = sorted(folder.glob("step-*.safetensors"), key=lambda old: old.stat().st_mtime)
             for old in written[:-_NUM_KEPT]:
                 old.unlink()
@@ -92,6 +88,24 @@ class BestWeights:
         if best._digest[:16] not in path.name:
             raise UserError(f"{path} is damaged: put back the file that the run wrote")
         return best
+
+
+@contextmanager
+def swapped(
+    parameters: Callable[[], Iterable[tuple[str, Tensor]]], weights: dict[str, Tensor]
+) -> Iterator[None]:
+    """Have `weights` in the parameters inside, and afterwards what was there before.
+
+    Args:
+        parameters: Yields them by name, each time that it is called.
+        weights: By the same names.
+    """
+    before = {name: parameter.detach().clone() for name, parameter in parameters()}
+    copy_into(parameters(), weights)
+    try:
+        yield
+    finally:
+        copy_into(parameters(), before)
 
 
 @torch.no_grad()

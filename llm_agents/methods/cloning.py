@@ -29,11 +29,14 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.functional.action_scores import Normalization, list_log_mass, list_log_probs
 from llm_agents.methods.agent_folder import write_agent
-from llm_agents.methods.non_finite import stop_non_finite_choices
+from llm_agents.methods.checkpoint_content import expect_weights, keep_weights
+from llm_agents.methods.non_finite import expect_finite_choices
+from llm_agents.methods.optimizer_steps import scheduled_optimizer
 from llm_agents.methods.settings import OptimizerConfig
+from llm_agents.methods.whole_actions import decide
 from llm_agents.policies import LanguagePolicy
-from llm_agents.policies.backbone import build_optimizer
 from llm_agents.policies.modes import evaluation
+from llm_agents.policies.trained import expect_trained, trained_parameters
 from llm_agents.types import Choice, Decisions, Demonstrations
 
 ClonedLoss = Literal["list", "tokens", "both"]
@@ -109,14 +112,7 @@ class Cloning(LightningModule):
         """
         with evaluation(self):
             log_probs = self.policy.score_actions(choices, self.normalization).log_probs()
-        index = torch.multinomial(log_probs.double().exp().cpu(), 1, generator=generator)
-        index = index.to(log_probs.device)
-        return Decisions(
-            index=index[:, 0],
-            log_probs=log_probs.gather(1, index),
-            values=torch.zeros(len(choices), 1, device=index.device),
-            mask=torch.ones(len(choices), 1, dtype=torch.bool, device=index.device),
-        )
+        return decide(log_probs, self.state_values(choices).to(log_probs.device), generator)
 
     def state_values(self, choices: Sequence[Choice]) -> Tensor:
         """Return ``[E]`` zeros: nothing has been learnt of values."""
@@ -147,14 +143,9 @@ class Cloning(LightningModule):
         """Return the loss of one batch."""
         del batch_idx
         losses = self.losses(batch)
-        if not bool(losses.loss.isfinite()):
-            stop_non_finite_choices(
-                Path(self.trainer.default_root_dir),
-                what="loss",
-                value=float(losses.loss.detach()),
-                step=self.trainer.global_step,
-                choices=batch.choices,
-            )
+        expect_finite_choices(
+            self, losses.loss, what="loss", step=self.global_step, choices=batch.choices
+        )
         self.log_dict(_named(losses, "train"), batch_size=len(batch))
         return losses.loss
 
@@ -186,36 +177,19 @@ class Cloning(LightningModule):
 
     def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield the parameters that train, by name."""
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                yield name, parameter
+        return trained_parameters(self)
 
     def setup(self, stage: str) -> None:
         """Check that something trains."""
-        if stage == "fit" and not any(True for _ in self.trainable()):
-            raise UserError(
-                "nothing of the policy trains: give it `lora` or an `adapter`, and leave "
-                "`trainable: false` out"
-            )
+        if stage == "fit":
+            expect_trained(self)
 
     def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's own loose type)
         """Return the optimizer, and its schedule by optimizer steps."""
-        config = self.optimizer
-        optimizer = build_optimizer(
-            config.name,
-            [parameter for _, parameter in self.trainable()],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
+        parameters = (parameter for _, parameter in self.trainable())
+        return scheduled_optimizer(
+            self.optimizer, parameters, lambda: int(self.trainer.estimated_stepping_batches)
         )
-        total = self.trainer.estimated_stepping_batches
-
-        def scale(step: int) -> float:
-            return config.lr_scale(step, int(total))
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         """Tell the policy that its weights have changed."""
@@ -243,21 +217,11 @@ class Cloning(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what trains, drop the base."""
-        names = {name for name, _ in self.trainable()}
-        weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+        keep_weights(checkpoint, self.trainable())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this policy."""
-        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
-        expected = {name: tuple(value.shape) for name, value in self.trainable()}
-        if found != expected:
-            wrong = sorted(dict(found.items() ^ expected.items()))[0]
-            raise UserError(
-                f"the checkpoint does not fit the policy: {wrong} is {found.get(wrong, 'missing')} "
-                f"there and {expected.get(wrong, 'missing')} here; resume with the recipe that the "
-                "run started from"
-            )
+        expect_weights(checkpoint, self.trainable(), owner="policy")
         self.policy.parameters_changed()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.backbone import REFERENCE_ADAPTER
+from llm_agents.whole_files import write_tensors
 
 _logger = logging.getLogger(__name__)
 
@@ -86,15 +85,8 @@ def digest_of(key: Key) -> str:
 
 def _write(path: Path, key: Key, tensors: dict[str, Tensor]) -> None:
     """Write a result so that `path` is whole whenever it exists."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()},
-        temporary,
-        metadata={"key": json.dumps(dict(key), sort_keys=True)},
-    )
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    metadata = {"key": json.dumps(dict(key), sort_keys=True)}
+    write_tensors(path, tensors, metadata=metadata, survives_power_loss=True)
 
 
 def _read(path: Path, key: Key) -> dict[str, Tensor]:

@@ -31,17 +31,18 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from llm_agents.errors import UserError
-from llm_agents.methods.agent_folder import load_network, save_network, write_agent
-from llm_agents.methods.non_finite import stop_non_finite_choices
+from llm_agents.methods.agent_folder import save_network, write_agent
+from llm_agents.methods.checkpoint_content import STATE_KEY, own_state
+from llm_agents.methods.non_finite import expect_finite_choices
+from llm_agents.methods.optimizer_steps import clip_gradients, gradient_norm
+from llm_agents.methods.ranges import expect_range
 from llm_agents.methods.replay import Situation, Transition, TransitionReplay
 from llm_agents.methods.rollout_report import rollout_metrics
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.whole_actions import decide
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.policies.modes import evaluation
 from llm_agents.types import Choice, Decisions, Rollout
-
-STATE_KEY = "llm_agents"
-"""Where a checkpoint keeps what is not Lightning's."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,15 @@ class DRRNConfig:
     max_grad_norm: float | None = 5.0
 
     def __post_init__(self) -> None:
-        faults = {
-            "gamma": (0 <= self.gamma <= 1, "from 0 to 1"),
-            "temperature": (self.temperature > 0, "above 0"),
-            "batch_size": (self.batch_size >= 1, "of at least 1"),
-            "steps_per_rollout": (self.steps_per_rollout >= 1, "of at least 1"),
-            "memory": (self.memory >= self.batch_size, "of at least `batch_size`"),
-            "lr": (self.lr >= 0, "from 0"),
-            "max_grad_norm": (self.max_grad_norm is None or self.max_grad_norm > 0, "above 0"),
-        }
-        for name, (holds, expected) in faults.items():
-            if not holds:
-                raise UserError(f"expected `settings.{name}` {expected}, got {getattr(self, name)}")
+        expect_range(self, "settings", "from 0 to 1", "gamma")
+        expect_range(self, "settings", "above 0", "temperature")
+        expect_range(self, "settings", "above 0, or null", "max_grad_norm")
+        expect_range(self, "settings", "of at least 1", "batch_size", "steps_per_rollout")
+        expect_range(self, "settings", "from 0", "lr")
+        if self.memory < self.batch_size:
+            raise UserError(
+                f"expected `settings.memory` of at least `batch_size`, got {self.memory}"
+            )
 
 
 class _Pending(NamedTuple):
@@ -132,14 +130,7 @@ class DRRN(LightningModule):
         with evaluation(self):
             values = self.action_values(choices)
         log_probs = (values / self.settings.temperature).log_softmax(-1)
-        shares = log_probs.double().exp().cpu()
-        index = torch.multinomial(shares, 1, generator=generator)[:, 0].to(values.device)
-        return Decisions(
-            index=index,
-            log_probs=log_probs.gather(1, index[:, None]),
-            values=values.amax(-1, keepdim=True),
-            mask=torch.ones(len(choices), 1, dtype=torch.bool, device=values.device),
-        )
+        return decide(log_probs, values.amax(-1), generator)
 
     @torch.no_grad()
     def state_values(self, choices: Sequence[Choice]) -> Tensor:
@@ -245,24 +236,18 @@ class DRRN(LightningModule):
         self._check_finite("loss", loss, rollout)
         self.manual_backward(loss)
         own = list(self.network.parameters())
-        norm = torch.nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])
+        norm = gradient_norm(own)
         self._check_finite("norm of the gradient", norm, rollout)
-        if self.settings.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(own, self.settings.max_grad_norm, norm)
+        clip_gradients(own, norm, bound=self.settings.max_grad_norm)
         optimizer.step()
         for name, number in (("loss", loss), ("grad_norm", norm), ("value_mean", values.mean())):
             self._means.add_number(name, number.detach())
 
     def _check_finite(self, what: str, value: Tensor, rollout: Rollout) -> None:
         """Stop at a number that is not finite."""
-        if not bool(value.isfinite()):
-            stop_non_finite_choices(
-                Path(self.trainer.default_root_dir),
-                what=what,
-                value=float(value.detach()),
-                step=self._num_frames,
-                choices=rollout.choices,
-            )
+        expect_finite_choices(
+            self, value, what=what, step=self._num_frames, choices=rollout.choices
+        )
 
     # --- Lightning ------------------------------------------------------------------------------
 
@@ -285,13 +270,8 @@ class DRRN(LightningModule):
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write the network, its words, and what acting depends on to `folder`."""
-        save_network(self.network, self.network.config, folder)
+        save_network(self.network, folder)
         write_agent(folder, method=type(self).__name__, options={"settings": asdict(self.settings)})
-
-    def load_network(self, folder: Path | str) -> None:
-        """Take the weights that `save_pretrained` wrote; the words are final from now on."""
-        load_network(self.network, folder)
-        self.network.vocabulary.is_frozen = True
 
     def on_fit_end(self) -> None:
         """Say which weights there are: those of the last update."""
@@ -311,11 +291,7 @@ class DRRN(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` added."""
-        state = checkpoint.get(STATE_KEY, {})
-        if "replay" not in state:
-            raise UserError(
-                "the checkpoint was not written by a run of DRRN: start without `--resume`"
-            )
+        state = own_state(checkpoint, "replay", writer="a run of DRRN")
         self._num_frames = int(state["frames"])
         self.replay.load_state_dict(state["replay"])
         self._pending = [

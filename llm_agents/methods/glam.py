@@ -34,19 +34,19 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
-from llm_agents.functional.action_scores import Normalization, list_entropy, list_log_probs
-from llm_agents.functional.gae import Advantages, gae, macro_discounts
+from llm_agents.functional.action_scores import Normalization, list_log_probs
+from llm_agents.functional.gae import Advantages
 from llm_agents.functional.glam_scores import logit_scores, probability_policy
-from llm_agents.functional.policy_gradient import value_loss
 from llm_agents.methods.minibatches import Samples
 from llm_agents.methods.online_ppo import OnlinePPO
 from llm_agents.methods.ppo_losses import PolicyLosses, Units, policy_losses
 from llm_agents.methods.ppo_settings import PPOConfig
 from llm_agents.methods.rollout_report import list_mass
+from llm_agents.methods.whole_actions import action_advantages, action_units
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_logits import action_token_logits
 from llm_agents.policies.action_types import ActionScores
-from llm_agents.policies.backbone import build_optimizer, is_adapted
+from llm_agents.policies.backbone import is_adapted
 from llm_agents.policies.heads import load_head, save_head
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.state_mlp import StateMLP
@@ -203,13 +203,7 @@ class GLAM(OnlinePPO):
 
     def units(self, choices: Sequence[Choice], scores: ActionScores) -> Units:
         """Return the softmax over each list: an action is one unit."""
-        log_probs = self._list_log_probs(choices, scores)
-        entropies = list_entropy(log_probs, scores.mask)
-        return Units(
-            action_log_probs=log_probs,
-            log_probs=log_probs[:, :, None],
-            entropies=entropies[:, None, None].expand(*log_probs.shape, 1),
-        )
+        return action_units(self._list_log_probs(choices, scores), scores.mask)
 
     def _list_log_probs(self, choices: Sequence[Choice], scores: ActionScores) -> Tensor:
         """Return ``[B, A]`` log-probs of the offered actions."""
@@ -264,19 +258,7 @@ class GLAM(OnlinePPO):
 
     def assign(self, rollout: Rollout) -> Advantages:
         """Return the advantages of whole actions."""
-        durations = rollout.durations
-        if not self.ppo.macro_discount:
-            durations = torch.ones_like(durations)
-        found = gae(
-            rewards=rollout.rewards,
-            values=rollout.values[..., 0],
-            next_values=rollout.next_values,
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            discounts=macro_discounts(durations, gamma=self.ppo.gamma),
-            gae_lambda=self.ppo.gae_lambda,
-        )
-        return Advantages(found.advantages[..., None], found.returns[..., None])
+        return action_advantages(rollout, self.ppo)
 
     # --- the update -----------------------------------------------------------------------------
 
@@ -287,17 +269,8 @@ class GLAM(OnlinePPO):
         scores = self.policy.score_actions(samples.choices, self.normalization)
         self._means.add_number("list_mass", list_mass(scores))
         losses = policy_losses(self.units(samples.choices, scores), samples, self.ppo)
-        found = value_loss(
-            values=self.critic(scores.prompt_states)[:, None],
-            old_values=samples.values,
-            returns=samples.returns,
-            mask=samples.mask,
-            clip_epsilon=self.ppo.value_clip,
-            reduction=self.ppo.reduction,
-        )
-        self._means.add_number("value_loss", found.loss.detach())
-        self._means.add_number("value_clip_fraction", found.clip_fraction)
-        return losses._replace(loss=losses.loss + self.ppo.value_coef * found.loss)
+        of_values = self.critic_loss(self.critic(scores.prompt_states)[:, None], samples)
+        return losses._replace(loss=losses.loss + self.ppo.value_coef * of_values)
 
     def _critic_step(self, samples: Samples) -> None:
         """Take one step of the critic, unless it learns in the policy's."""
@@ -311,21 +284,11 @@ class GLAM(OnlinePPO):
             return policy, critic
         return cast(LightningOptimizer, _Both(policy, critic)), critic
 
-    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizer of policy and action head, and the critic's."""
-        policy, critic = super().configure_optimizers()
-        if self.action_head is None:
-            return [policy, critic]
-        config = self.ppo
-        policy = build_optimizer(
-            config.optimizer,
-            [*(p for _, p in self.policy.trainable_parameters()), *self.action_head.parameters()],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-        )
-        return [policy, critic]
+    def policy_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what the policy's optimizer moves: policy and action head."""
+        yield from super().policy_parameters()
+        if self.action_head is not None:
+            yield from self.action_head.parameters()
 
     # --- files ----------------------------------------------------------------------------------
 

@@ -41,16 +41,16 @@ from llm_agents.functional.ratio_band import (
 )
 from llm_agents.functional.shaping import mixed_rewards
 from llm_agents.functional.vtrace import vtrace
+from llm_agents.methods.checkpoint_content import STATE_KEY, expect_weights, own_state
 from llm_agents.methods.motif_settings import MotifPPOConfig
 from llm_agents.methods.nethack_sequences import Sequences, minibatches
+from llm_agents.methods.non_finite import expect_finite
+from llm_agents.methods.optimizer_steps import clip_gradients, gradient_norm
 from llm_agents.methods.step_means import StepMeans
 from llm_agents.policies.nethack import NetHackNetwork, ReleaseNetwork
 from llm_agents.policies.nethack_files import load_nethack_network, save_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.policies.nethack_types import NetHackRollout
-
-STATE_KEY = "llm_agents"
-"""Where a checkpoint keeps what is not Lightning's."""
 
 UNIFORM_CAP = 30.0
 """Bound on the divergence from the uniform policy, as released."""
@@ -245,22 +245,17 @@ class MotifAgent(LightningModule):
 
     def _clip_and_step(self, optimizer: LightningOptimizer) -> None:
         """Clip the gradient's norm and take a step."""
-        own = [p for p in self.network.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([cast(Tensor, p.grad) for p in own])
+        own = list(self.network.parameters())
+        norm = gradient_norm(own)
         self._check_finite("gradient's norm", norm)
-        if self.ppo.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(own, self.ppo.max_grad_norm, norm)
+        clip_gradients(own, norm, bound=self.ppo.max_grad_norm)
         self._means.add_number("grad_norm", norm)
         optimizer.step()
 
     def _check_finite(self, what: str, value: Tensor) -> None:
         """Stop at a number that is not finite."""
-        if not bool(value.isfinite()):
-            raise UserError(
-                f"the {what} is {float(value.detach())} in the rollout up to step "
-                f"{self._num_frames}: the last checkpoint is from before. Lower `ppo.lr`, or "
-                "`ppo.reward_clip`"
-            )
+        cure = "Lower `ppo.lr`, or `ppo.reward_clip`"
+        expect_finite(value, what=what, step=self._num_frames, cure=cure)
 
     def _report(self, rollout: NetHackRollout, sequences: Sequences) -> None:
         """Log what was collected and what the updates did, if it is time to."""
@@ -331,20 +326,8 @@ class MotifAgent(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this agent; restore what `on_save_checkpoint` added."""
-        state = checkpoint.get(STATE_KEY)
-        if state is None or "shuffle" not in state:
-            raise UserError(
-                "the checkpoint was not written by a run of MotifAgent: start without `--resume`"
-            )
-        expected = {name: tuple(value.shape) for name, value in self.state_dict().items()}
-        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
-        if found != expected:
-            wrong = sorted(dict(found.items() ^ expected.items()))[0]
-            raise UserError(
-                f"the checkpoint does not fit the agent: {wrong} is {found.get(wrong, 'missing')} "
-                f"there and {expected.get(wrong, 'missing')} here; resume with the recipe that the "
-                "run started from"
-            )
+        state = own_state(checkpoint, "shuffle", writer="a run of MotifAgent")
+        expect_weights(checkpoint, self.state_dict().items(), owner="agent")
         self._shuffle.set_state(state["shuffle"].cpu())
         self._num_frames = int(state["frames"])
         self._means.load_state_dict(state["means"])

@@ -41,11 +41,17 @@ from llm_agents.functional.shaping import (
     weighted_statistics,
 )
 from llm_agents.methods.best_weights import BestWeights, copy_into
-from llm_agents.methods.non_finite import stop_non_finite
+from llm_agents.methods.checkpoint_content import (
+    STATE_KEY,
+    expect_weights,
+    keep_weights,
+    own_state,
+)
+from llm_agents.methods.non_finite import expect_finite_rows
+from llm_agents.methods.optimizer_steps import gradient_norm, log_step, scheduled_optimizer
 from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OptimizerConfig
 from llm_agents.methods.step_means import StepMeans
-from llm_agents.policies.backbone import build_optimizer
 from llm_agents.policies.message_encoder import MessageEncoder
 from llm_agents.policies.message_files import MessageRewardInfo, save_message_reward
 from llm_agents.policies.message_scorer import MessageScorer
@@ -54,7 +60,6 @@ from llm_agents.types import MessageObservations, MessagePairs
 
 _logger = logging.getLogger(__name__)
 
-STATE_KEY = "llm_agents"
 SNAPSHOTS = "reward_snapshots"
 
 
@@ -153,23 +158,10 @@ class MotifReward(LightningModule):
 
     def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's own loose type)
         """Return the optimizer over everything trainable, and its schedule by optimizer steps."""
-        config = self.optimizer
-        optimizer = build_optimizer(
-            config.name,
-            [parameter for _, parameter in self.scorer.trainable()],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
+        parameters = (parameter for _, parameter in self.scorer.trainable())
+        return scheduled_optimizer(
+            self.optimizer, parameters, lambda: int(self.trainer.estimated_stepping_batches)
         )
-
-        def scale(step: int) -> float:
-            if config.schedule == "constant" or step == 0:
-                return config.lr_scale(step, 1)
-            return config.lr_scale(step, int(self.trainer.estimated_stepping_batches))
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
         """Look at the training data; refuse to go on with another data set's checkpoint."""
@@ -203,8 +195,7 @@ class MotifReward(LightningModule):
         del batch_idx
         self._rows = batch.rows.tolist()
         found = tied_preference_loss(rewards=self.rewards(batch), preferences=batch.preferences)
-        if not bool(found.loss.isfinite()):
-            self._stop("loss", found.loss)
+        self._check_finite("loss", found.loss)
         self._means.add_number("loss", found.loss.detach())
         if (accuracy := found.accuracy) is not None:
             self._means.add_number("accuracy", found.loss.new_tensor(accuracy))
@@ -215,25 +206,14 @@ class MotifReward(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Log the means over the batches of this optimizer step."""
-        gradients = [p.grad for _, p in self.scorer.trainable() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not bool(norm.isfinite()):
-            self._stop("norm of the gradients", norm)
+        norm = gradient_norm(parameter for _, parameter in self.scorer.trainable())
+        self._check_finite("norm of the gradients", norm)
         self._means.add_number("grad_norm", norm)
-        metrics = self._means.take()
-        metrics["train/lr"] = float(optimizer.param_groups[0]["lr"])
-        self.log_dict(metrics, batch_size=1)
-        self.log("loss", metrics["train/loss"], prog_bar=True, logger=False, batch_size=1)
+        log_step(self, self._means, optimizer)
 
-    def _stop(self, what: str, value: Tensor) -> None:
+    def _check_finite(self, what: str, value: Tensor) -> None:
         """Stop at a number that is not finite; the pairs of the last batch are kept."""
-        stop_non_finite(
-            Path(self.trainer.default_root_dir),
-            what=what,
-            value=float(value.detach()),
-            step=self.trainer.global_step,
-            rows=self._rows,
-        )
+        expect_finite_rows(self, value, what=what, rows=self._rows)
 
     # --- validation -----------------------------------------------------------------------------
 
@@ -356,9 +336,7 @@ class MotifReward(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what trains, drop the base; add what makes a resumed run continue alike."""
-        names = {f"scorer.{name}" for name, _ in self.scorer.trainable()}
-        weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+        keep_weights(checkpoint, self._kept())
         folder = Path(self.trainer.default_root_dir) / "best_weights"
         checkpoint[STATE_KEY] = {
             "dataset": self._dataset,
@@ -366,17 +344,15 @@ class MotifReward(LightningModule):
             "best": self.best.save(folder, writes=self.trainer.is_global_zero),
         }
 
+    def _kept(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what checkpoints hold, by the names there."""
+        for name, parameter in self.scorer.trainable():
+            yield f"scorer.{name}", parameter
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this network; restore what `on_save_checkpoint` added."""
-        state = checkpoint.get(STATE_KEY)
-        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
-        expected = {f"scorer.{name}": tuple(p.shape) for name, p in self.scorer.trainable()}
-        if state is None or found != expected:
-            wrong = sorted(set(found.items()) ^ set(expected.items()))[:1]
-            raise UserError(
-                f"the checkpoint is not of this reward model (as {wrong or 'its state'} shows): "
-                "resume with the recipe that the run started from"
-            )
+        state = own_state(checkpoint, "dataset", writer="a run of MotifReward")
+        expect_weights(checkpoint, self._kept(), owner="reward model")
         self._resumed = state
         self._rng = None if state["rng"] is None else RandomState(**state["rng"])
         folder = Path(self.trainer.default_root_dir) / "best_weights"

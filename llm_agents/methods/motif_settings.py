@@ -7,6 +7,7 @@ from typing import Literal
 
 from llm_agents.errors import UserError
 from llm_agents.functional.vtrace import RolloutEnd
+from llm_agents.methods.ranges import expect_range
 
 
 @dataclass(frozen=True)
@@ -72,33 +73,27 @@ class MotifPPOConfig:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "gae_lambda"):
-            self._expect(name, "from 0 to 1", 0 <= getattr(self, name) <= 1)
-        for name in ("num_minibatches", "num_epochs"):
-            self._expect(name, "of at least 1", getattr(self, name) >= 1)
-        for name in ("value_clip", "max_grad_norm", "recurrence"):
-            value = getattr(self, name)
-            self._expect(name, "above 0, or null", value is None or value > 0)
-        above = ("reward_clip", "rho_clip", "c_clip", "clip_epsilon", "advantage_floor")
-        for name in above:
-            self._expect(name, "above 0", getattr(self, name) > 0)
-        for name in ("extrinsic_coef", "intrinsic_coef", "value_coef", "exploration_coef", "lr"):
-            self._expect(name, "from 0", getattr(self, name) >= 0)
+        expect_range(self, "ppo", "from 0 to 1", "gamma", "gae_lambda")
+        expect_range(self, "ppo", "of at least 1", "num_minibatches", "num_epochs")
+        expect_range(self, "ppo", "above 0, or null", "value_clip", "max_grad_norm", "recurrence")
+        expect_range(self, "ppo", "above 0", "reward_clip", "rho_clip", "c_clip")
+        expect_range(self, "ppo", "above 0", "clip_epsilon", "advantage_floor")
+        expect_range(self, "ppo", "from 0", "extrinsic_coef", "intrinsic_coef", "value_coef")
+        expect_range(self, "ppo", "from 0", "exploration_coef", "lr")
         for name, known in (
             ("advantages", ("vtrace", "gae")),
             ("rollout_end", ("bootstrap", "self")),
             ("exploration", ("entropy", "uniform")),
         ):
-            self._expect(name, " or ".join(known), getattr(self, name) in known)
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"expected `ppo.{name}` {' or '.join(known)}, got {value!r}")
         low, high = self.ratio_bounds
-        self._expect("ratio_bounds", "around 1, both above 0", 0 < low < 1 < high)
+        if not 0 < low < 1 < high:
+            raise UserError(
+                f"expected `ppo.ratio_bounds` around 1, both above 0, got {self.ratio_bounds!r}"
+            )
         if self.rollout_end == "self" and (self.advantages == "gae" or self.gamma == 0):
             raise UserError(
                 "`ppo.rollout_end: self` is of V-trace with a `ppo.gamma` above 0: set "
                 "`ppo.advantages: vtrace`, or `ppo.rollout_end: bootstrap`"
             )
-
-    def _expect(self, name: str, expected: str, holds: bool) -> None:
-        """Refuse a number out of its range."""
-        if not holds:
-            raise UserError(f"expected `ppo.{name}` {expected}, got {getattr(self, name)!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -22,19 +22,21 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from llm_agents.errors import UserError
-from llm_agents.methods.best_weights import BestWeights, copy_into
-from llm_agents.methods.content_cache import ContentCache, digest_of, reference_key
-from llm_agents.methods.non_finite import stop_non_finite
-from llm_agents.methods.preparation import Reference
+from llm_agents.methods.best_weights import BestWeights, copy_into, swapped
+from llm_agents.methods.checkpoint_content import STATE_KEY, expect_weights, keep_weights, own_state
+from llm_agents.methods.content_cache import ContentCache, digest_of, reference_key, tensors_digest
+from llm_agents.methods.non_finite import expect_finite_rows
+from llm_agents.methods.optimizer_steps import gradient_norm, log_step, scheduled_optimizer
+from llm_agents.methods.preparation import Reference, rank_zero_first
 from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.methods.step_means import Losses, StepMeans
-from llm_agents.methods.trainer_budget import TrainerBudget
-from llm_agents.methods.validation import Answers, Scores, answer, score
+from llm_agents.methods.trainer_budget import TrainerBudget, epoch_steps
+from llm_agents.methods.validation import Answers, Scores, answer, score, score_metrics
 from llm_agents.policies import LanguagePolicy
-from llm_agents.policies.backbone import build_optimizer
 from llm_agents.policies.bundled import cache_folder
 from llm_agents.policies.modes import evaluation
+from llm_agents.policies.trained import expect_trained, trained_parameters
 from llm_agents.types import (
     GenerationConfig,
     OfflineSource,
@@ -45,9 +47,6 @@ from llm_agents.types import (
 )
 
 _logger = logging.getLogger(__name__)
-
-STATE_KEY = "llm_agents"
-"""Where a checkpoint keeps what is not Lightning's."""
 
 OfflineBatch = ScoredBatch | RankedBatch
 Layout = Literal["prompts", "scored", "ranked"]
@@ -74,6 +73,9 @@ class OfflineModule(LightningModule):
     batch_layout: Literal["scored", "ranked"] = "scored"
     has_reference_score = True
     takes_rewards = False
+    can_move_reference = False
+    reads_table = True
+    """Whether training passes go over the data's own responses."""
 
     def __init__(
         self,
@@ -100,6 +102,11 @@ class OfflineModule(LightningModule):
                 f"{type(self).__name__} has no reference to fall back to: leave "
                 "`options.if_none_better` out"
             )
+        if self.options.move_reference is not None and not (self.can_move_reference and reward):
+            raise UserError(
+                f"{type(self).__name__} can't move its reference"
+                f"{'' if reward else ' without a `reward`'}: leave `options.move_reference` out"
+            )
         self.best = BestWeights()
         self.reference_scores: Scores | None = None
         self.outcome: dict[str, float | int | str] = {}
@@ -114,6 +121,8 @@ class OfflineModule(LightningModule):
         self._means = StepMeans()
         self._validated: list[Any] = []
         self._validated_step = -1
+        self._bar: float | None = None
+        self._moved = BestWeights()  # the reference, once it is no longer the start
 
     # --- what a method fills in -----------------------------------------------------------------
 
@@ -127,6 +136,11 @@ class OfflineModule(LightningModule):
         return 1.0
 
     # --- what methods use -----------------------------------------------------------------------
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Return the optimizer steps that the method takes by itself on each batch."""
+        return 1
 
     @property
     def reward(self) -> Reward | None:
@@ -150,14 +164,19 @@ class OfflineModule(LightningModule):
 
     def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield the parameters that train, by name."""
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                yield name, parameter
+        return trained_parameters(self)
 
     def num_batches(self, share: float) -> int:
         """Return the batches that `share` of the trainer's budget takes on each process."""
-        budget = self._budget or TrainerBudget.of(self.trainer)
+        budget = self._budget or self._asked_budget()
         return budget.num_steps(share) * int(self.trainer.accumulate_grad_batches)
+
+    def _asked_budget(self) -> TrainerBudget:
+        """Return the budget in optimizer steps, however it was asked for."""
+        if (epochs := self.options.epochs) is None:
+            return TrainerBudget.of(self.trainer)
+        steps = epoch_steps(self.source(), self.trainer, self.steps_per_batch)
+        return TrainerBudget.of(self.trainer, epochs * steps)
 
     def log_now(self, metrics: dict[str, float]) -> None:
         """Hand metrics to the loggers where `self.log` may not be called."""
@@ -187,29 +206,12 @@ class OfflineModule(LightningModule):
             return
         self._reference_key = reference_key(self.policy)
         self._start = {name: p.detach().cpu().clone() for name, p in self.trainable()}
-        if not self._start:
-            raise UserError(
-                "nothing of the policy trains: give it `lora` or an `adapter`, and leave "
-                "`trainable: false` out"
-            )
+        expect_trained(self)
 
     def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's own loose type)
         """Return the optimizer over everything trainable, and its schedule by optimizer steps."""
-        config = self.optimizer
-        optimizer = build_optimizer(
-            config.name,
-            [parameter for _, parameter in self.trainable()],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-        )
-
-        def scale(step: int) -> float:
-            return config.lr_scale(step, self.total_steps)
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        parameters = (parameter for _, parameter in self.trainable())
+        return scheduled_optimizer(self.optimizer, parameters, lambda: self.total_steps)
 
     def on_fit_start(self) -> None:
         """Ask the reference what training needs to know, and set the budget."""
@@ -218,18 +220,23 @@ class OfflineModule(LightningModule):
                 "the checkpoint's run started from another base or adapter than this recipe names: "
                 "resume with the recipe that the run started from"
             )
-        self._budget = TrainerBudget.of(self.trainer)
-        with isolate_rng(), self._rank_zero_first():
-            share = self._prepare()
-        self.total_steps = self._budget.apply(self.trainer, share)
+        self._budget = self._asked_budget()
+        with isolate_rng(), rank_zero_first(self.trainer):
+            # A resumed policy has moved already, and the reference may be the policy at its start.
+            with nullcontext() if self._resumed is None else swapped(self.trainable, self._start):
+                share = self._prepare()
+            if self._moved.weights is not None:
+                with swapped(self.trainable, self._moved.weights):
+                    self._prepare(is_moved=True)
+        self.total_steps = self._budget.apply(self.trainer, share, self.steps_per_batch)
         self.trainer.num_sanity_val_steps = 0  # the reference has shown that validation works
 
     def _reference_digest(self) -> str:
         """Return what a checkpoint remembers of the reference."""
         return digest_of(self._reference_key)
 
-    def _prepare(self) -> float:
-        """Fill the caches; return the share of the budget."""
+    def _prepare(self, *, is_moved: bool = False) -> float:
+        """Ask the reference, which may be the policy as it is; return the share of the budget."""
         source = self.source()
         if source is None:
             if type(self).prepare is not OfflineModule.prepare:
@@ -238,31 +245,27 @@ class OfflineModule(LightningModule):
                     "trainer a data module such as HHAData, not a bare loader"
                 )
             return 1.0
-        batches = source.table_batches(self.options.tokens_per_batch)
-        self.policy.fill_trunk_cache(batches, progress=True)
+        if self.reads_table:
+            batches = source.table_batches(self.options.tokens_per_batch)
+            self.policy.fill_trunk_cache(batches, progress=True)
         folder = Path(self.options.cache) if self.options.cache else cache_folder() / "reference"
+        key = {**self._reference_key, "precision": str(self.trainer.precision)}
+        if is_moved:
+            key["moved"] = tensors_digest(sorted(self.trainable()))
         reference = Reference(
             policy=self.policy,
             source=source,
             cache=ContentCache(folder),
-            key={**self._reference_key, "precision": str(self.trainer.precision)},
+            key=key,
             tokens_per_batch=self.options.tokens_per_batch,
             autocast=self.trainer.precision_plugin.forward_context,
+            is_moved=is_moved,
         )
         if self.reward is not None and self.trainer.enable_validation and reference.has_prompts():
             self.reference_scores = reference.validation_scores(
                 self.reward, self.generation, self.clean
             )
         return self.prepare(reference)
-
-    @contextmanager
-    def _rank_zero_first(self) -> Iterator[None]:
-        """Let the first process fill the caches before the others read them."""
-        if not self.trainer.is_global_zero:
-            self.trainer.strategy.barrier("prepared")
-        yield
-        if self.trainer.is_global_zero:
-            self.trainer.strategy.barrier("prepared")
 
     def on_train_start(self) -> None:
         """Score the reference at step 0; catch up on a validation that a kill prevented."""
@@ -279,9 +282,9 @@ class OfflineModule(LightningModule):
         if not self.trainer.enable_validation or not self.has_reference_score:
             return
         if self.reference_scores is not None:
-            bar = float(self.reference_scores.rewards.mean())
-            words = float(self.reference_scores.words.mean())
-            metrics = {"val/reward": bar, "val/reference_reward": bar, "val/words": words}
+            bar = self.reference_scores.mean(self.options.select_by)
+            metrics = score_metrics(self.reference_scores)
+            metrics["val/reference_reward"] = metrics["val/reward"]
         elif self.reward is None:
             with isolate_rng(), evaluation(self), torch.no_grad(), self.policy.reference():
                 parts = [self.validate(batch) for batch in self._validation_batches()]
@@ -307,7 +310,7 @@ class OfflineModule(LightningModule):
         interval, step = self.trainer.val_check_interval, self.trainer.global_step
         if not self.trainer.enable_validation or not isinstance(interval, int) or step < 1:
             return False
-        batches = step * self.trainer.accumulate_grad_batches
+        batches = step * self.trainer.accumulate_grad_batches // self.steps_per_batch
         return bool(batches % interval == 0 and self._validated_step < step)
 
     # --- training -------------------------------------------------------------------------------
@@ -328,33 +331,21 @@ class OfflineModule(LightningModule):
         del batch_idx
         self._last_rows = batch.tokens.rows.tolist()
         losses = self.losses(batch)
-        if not bool(losses.loss.isfinite()):
-            self._stop("loss", losses.loss)
+        self._check_finite("loss", losses.loss)
         self._means.add(losses, batch.tokens)
         self._rng = RandomState.capture(self.device)
         return losses.loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Log the means over the batches of this optimizer step."""
-        gradients = [p.grad for _, p in self.trainable() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not bool(norm.isfinite()):
-            self._stop("norm of the gradients", norm)
+        norm = gradient_norm(parameter for _, parameter in self.trainable())
+        self._check_finite("norm of the gradients", norm)
         self._means.add_number("grad_norm", norm)
-        metrics = self._means.take()
-        metrics["train/lr"] = float(optimizer.param_groups[0]["lr"])
-        self.log_dict(metrics, batch_size=1)
-        self.log("loss", metrics["train/loss"], prog_bar=True, logger=False, batch_size=1)
+        log_step(self, self._means, optimizer)
 
-    def _stop(self, what: str, value: Tensor) -> None:
+    def _check_finite(self, what: str, value: Tensor) -> None:
         """Stop at a number that is not finite; the rows of the last batch are kept."""
-        stop_non_finite(
-            Path(self.trainer.default_root_dir),
-            what=what,
-            value=float(value.detach()),
-            step=self.trainer.global_step,
-            rows=self._last_rows,
-        )
+        expect_finite_rows(self, value, what=what, rows=self._last_rows)
 
     # --- validation -----------------------------------------------------------------------------
 
@@ -375,14 +366,12 @@ class OfflineModule(LightningModule):
             nll = float(torch.cat(parts).double().mean())
             return {"val/nll": nll}, -nll
         scores = score(Answers.join(parts), self.reward)
-        metrics = {
-            "val/reward": float(scores.rewards.mean()),
-            "val/words": float(scores.words.mean()),
-        }
+        metrics = score_metrics(scores)
         if self.reference_scores is not None:
             same = self.reference_scores.select(scores.rows)
             metrics["val/reference_reward"] = float(same.rewards.mean())
-        return metrics, metrics["val/reward"]
+            self._bar = same.mean(self.options.select_by)  # of the prompts that were answered
+        return metrics, scores.mean(self.options.select_by)
 
     def on_validation_start(self) -> None:
         """Begin a validation; the random numbers of training wait."""
@@ -404,12 +393,31 @@ class OfflineModule(LightningModule):
         self._validated = []
         metrics = {name: self._over_processes(value) for name, value in metrics.items()}
         found = self._over_processes(found)
-        if "val/reference_reward" in metrics and self.best.weights is None:
-            self.best.score = metrics["val/reference_reward"]  # of the prompts that were answered
+        bar = None if self._bar is None else self._over_processes(self._bar)
+        if bar is not None and self.best.weights is None and self._moved.weights is None:
+            self.best.score = bar
         if self.trainer.state.fn == "fit":
             self._validated_step = self.trainer.global_step
             self.best.offer(found, self.trainer.global_step, self.trainable())
+            least = self.options.move_reference
+            if least is not None and bar is not None and found > bar + least:
+                self._move_reference(found)
+                metrics["val/reference_moved"] = 1.0
         return metrics
+
+    def _move_reference(self, score: float) -> None:
+        """Let the policy as it is be the reference, and learn anew what training needs of it."""
+        self._moved = BestWeights()
+        self._moved.offer(score, self.trainer.global_step, self.trainable())
+        # Validation is in inference mode, whose tensors no training step may save for its gradient.
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            isolate_rng(),
+            rank_zero_first(self.trainer),
+        ):
+            self._prepare(is_moved=True)
+        _logger.info("step %d: the policy is the reference now", self.trainer.global_step)
 
     def _over_processes(self, value: float) -> float:
         """Return the mean over processes; each has equally many validation rows."""
@@ -453,40 +461,32 @@ class OfflineModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what trains, drop the base; add what makes a resumed run continue alike."""
-        names = {name for name, _ in self.trainable()}
-        weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+        keep_weights(checkpoint, self.trainable())
         checkpoint[STATE_KEY] = {
             "reference": self._reference_digest(),
             "rng": None if self._rng is None else self._rng.state_dict(),
-            "best": self.best.save(self._best_folder, writes=self.trainer.is_global_zero),
+            "best": self.best.save(self._folder("best"), writes=self.trainer.is_global_zero),
+            "moved": self._moved.save(self._folder("moved"), writes=self.trainer.is_global_zero),
             "validated_step": self._validated_step,
         }
 
-    @property
-    def _best_folder(self) -> Path:
-        """Return where the best weights lie that checkpoints name."""
-        return Path(self.trainer.default_root_dir) / "best_weights"
+    def _folder(self, kind: str) -> Path:
+        """Return where weights lie that checkpoints name: the best, or a reference that moved."""
+        return Path(self.trainer.default_root_dir) / f"{kind}_weights"
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this policy; restore what `on_save_checkpoint` added."""
-        state = checkpoint.get(STATE_KEY)
-        if state is None:
-            raise UserError(
-                "the checkpoint was not written by this program: start without `--resume`, or give "
-                "an adapter as `policy.adapter`"
-            )
-        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
-        expected = {name: tuple(value.shape) for name, value in self.trainable()}
-        if found != expected:
-            wrong = sorted(dict(found.items() ^ expected.items()))[0]
-            raise UserError(
-                f"the checkpoint does not fit the policy: {wrong} is "
-                f"{found.get(wrong, 'missing')} there and {expected.get(wrong, 'missing')} here; "
-                "resume with the recipe that the run started from"
-            )
+        state = own_state(
+            checkpoint,
+            "reference",
+            writer="a run of an offline method",
+            instead=", or give an adapter as `policy.adapter`",
+        )
+        expect_weights(checkpoint, self.trainable(), owner="policy")
         self._resumed = state
-        self.best = BestWeights.load(state["best"], self._best_folder)
+        self.best = BestWeights.load(state["best"], self._folder("best"))
+        if "moved" in state:  # checkpoints from before references moved hold none
+            self._moved = BestWeights.load(state["moved"], self._folder("moved"))
         self._validated_step = int(state["validated_step"])
         if state["rng"] is not None:
             self._rng, self._rng_is_stale = RandomState(**state["rng"]), True

@@ -23,7 +23,6 @@ unchanged policy differ from 1.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -44,8 +43,16 @@ from llm_agents.functional.policy_gradient import (
     annealing_factor,
     value_loss,
 )
+from llm_agents.methods.agent_folder import write_agent
+from llm_agents.methods.checkpoint_content import (
+    STATE_KEY,
+    expect_weights,
+    keep_weights,
+    own_state,
+)
 from llm_agents.methods.minibatches import Samples, distinct, update_steps, weighted_passes
-from llm_agents.methods.non_finite import stop_non_finite_choices
+from llm_agents.methods.non_finite import expect_finite_choices
+from llm_agents.methods.optimizer_steps import clip_gradients, gradient_norm
 from llm_agents.methods.ppo_losses import (
     PolicyLosses,
     Units,
@@ -57,18 +64,17 @@ from llm_agents.methods.ppo_losses import (
 from llm_agents.methods.ppo_settings import PPOConfig
 from llm_agents.methods.rollout_report import list_mass, rollout_metrics, value_metrics
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.whole_actions import draw
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_types import ActionScores
 from llm_agents.policies.backbone import build_optimizer, is_adapted
 from llm_agents.policies.heads import save_head
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.state_value import StateValueHead
+from llm_agents.policies.trained import expect_trained, trained_parameters
 from llm_agents.types import Choice, Decisions, Rollout
 
-STATE_KEY = "llm_agents"
-"""Where a checkpoint keeps what is not Lightning's."""
-
-AGENT_FILE, AGENT_FORMAT, CRITIC = "agent.json", 1, "value_head"
+CRITIC = "value_head"
 
 
 def expect_frozen_base(policy: LanguagePolicy) -> None:
@@ -149,8 +155,7 @@ class OnlinePPO(LightningModule):
         with evaluation(self), self._precision():
             scores = self.policy.score_actions(choices, self.normalization)
             units = self.units(choices, scores)
-            shares = units.action_log_probs.double().exp().cpu()
-            index = torch.multinomial(shares, 1, generator=generator)[:, 0].to(self.device)
+            index = draw(units.action_log_probs, generator)
             values, mask = self.unit_values(choices, index)
         log_probs = of_taken(units.log_probs, index, mask.shape[1])
         return Decisions(index, log_probs.masked_fill(~mask, 0), values, mask)
@@ -278,40 +283,39 @@ class OnlinePPO(LightningModule):
         optimizer = self._optimizers()[1]
         optimizer.zero_grad()
         values, _ = self.unit_values(samples.choices, samples.index)
-        losses = value_loss(
-            values=fitted(values, samples.mask.shape[1]),
+        loss = self.critic_loss(fitted(values, samples.mask.shape[1]), samples)
+        self._check_finite("critic's loss", loss, samples)
+        self.manual_backward(self.ppo.value_coef * loss)
+        self._clip_and_step("critic_grad_norm", optimizer, samples)
+
+    def critic_loss(self, values: Tensor, samples: Samples) -> Tensor:
+        """Return the scalar loss of the samples' ``[N, L]`` values."""
+        found = value_loss(
+            values=values,
             old_values=samples.values,
             returns=samples.returns,
             mask=samples.mask,
             clip_epsilon=self.ppo.value_clip,
             reduction=self.ppo.reduction,
         )
-        self._check_finite("critic's loss", losses.loss, samples)
-        self.manual_backward(self.ppo.value_coef * losses.loss)
-        self._means.add_number("value_loss", losses.loss.detach())
-        self._means.add_number("value_clip_fraction", losses.clip_fraction)
-        self._clip_and_step("critic_grad_norm", optimizer, samples)
+        self._means.add_number("value_loss", found.loss.detach())
+        self._means.add_number("value_clip_fraction", found.clip_fraction)
+        return found.loss
 
     def _clip_and_step(self, name: str, optimizer: LightningOptimizer, samples: Samples) -> None:
         """Clip the norm of the optimizer's own gradients, and take its step."""
         own = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])
+        norm = gradient_norm(own)
         self._check_finite(f"norm of the {name.removesuffix('_norm')}ient", norm, samples)
-        if self.ppo.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(own, self.ppo.max_grad_norm, norm)
+        clip_gradients(own, norm, bound=self.ppo.max_grad_norm)
         self._means.add_number(name, norm)
         optimizer.step()
 
     def _check_finite(self, what: str, value: Tensor, samples: Samples) -> None:
         """Stop at a number that is not finite; the choices are kept."""
-        if not bool(value.isfinite()):
-            stop_non_finite_choices(
-                Path(self.trainer.default_root_dir),
-                what=what,
-                value=float(value.detach()),
-                step=self._num_frames,
-                choices=samples.choices,
-            )
+        expect_finite_choices(
+            self, value, what=what, step=self._num_frames, choices=samples.choices
+        )
 
     def _optimizers(self) -> tuple[LightningOptimizer, LightningOptimizer]:
         """Return the policy's optimizer and the critic's."""
@@ -352,19 +356,13 @@ class OnlinePPO(LightningModule):
 
     def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield the parameters that train, by name."""
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                yield name, parameter
+        return trained_parameters(self)
 
     def setup(self, stage: str) -> None:
         """Check that something trains, in one process, and seed the order of the samples."""
         if stage != "fit":
             return
-        if not any(True for _ in self.policy.trainable_parameters()):
-            raise UserError(
-                "nothing of the policy trains: give it `lora` or an `adapter`, and leave "
-                "`trainable: false` out"
-            )
+        expect_trained(self.policy)
         if self.trainer.world_size > 1:
             raise UserError(
                 f"{type(self).__name__} trains in one process, the trainer has "
@@ -380,12 +378,17 @@ class OnlinePPO(LightningModule):
             )
         self._shuffle.manual_seed(torch.initial_seed())
 
+    def policy_parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Yield what the policy's optimizer moves."""
+        for _, parameter in self.policy.trainable_parameters():
+            yield parameter
+
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the policy's optimizer and the critic's, without a common parameter."""
         config = self.ppo
         policy = build_optimizer(
             config.optimizer,
-            [parameter for _, parameter in self.policy.trainable_parameters()],
+            list(self.policy_parameters()),
             lr=config.lr,
             betas=config.betas,
             eps=config.eps,
@@ -407,18 +410,15 @@ class OnlinePPO(LightningModule):
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write adapter, critic and what acting depends on to `folder`."""
-        folder = Path(folder)
         self.policy.save_adapter(folder)
         save_head(self.critic, folder, CRITIC)
-        described = {
-            "format_version": AGENT_FORMAT,
-            "method": type(self).__name__,
-            "base": self.policy.base,
-            "revision": self.policy.revision,
-            "options": self.description(),
-        }
-        text = json.dumps(described, indent=2) + "\n"
-        (folder / AGENT_FILE).write_text(text, encoding="utf8")
+        write_agent(
+            folder,
+            method=type(self).__name__,
+            options=self.description(),
+            base=self.policy.base,
+            revision=self.policy.revision,
+        )
 
     def on_fit_end(self) -> None:
         """Say which weights there are: those of the last update."""
@@ -426,9 +426,7 @@ class OnlinePPO(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what trains, drop the base; add what makes a resumed run continue alike."""
-        names = {name for name, _ in self.trainable()}
-        weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+        keep_weights(checkpoint, self.trainable())
         checkpoint[STATE_KEY] = {
             "shuffle": self._shuffle.get_state(),
             "frames": self._num_frames,
@@ -437,21 +435,13 @@ class OnlinePPO(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint is of this agent; restore what `on_save_checkpoint` added."""
-        state = checkpoint.get(STATE_KEY)
-        if state is None or "shuffle" not in state:
-            raise UserError(
-                "the checkpoint was not written by a run of an online method: start without "
-                "`--resume`, or give an adapter as `policy.adapter`"
-            )
-        found = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
-        expected = {name: tuple(value.shape) for name, value in self.trainable()}
-        if found != expected:
-            wrong = sorted(dict(found.items() ^ expected.items()))[0]
-            raise UserError(
-                f"the checkpoint does not fit the agent: {wrong} is {found.get(wrong, 'missing')} "
-                f"there and {expected.get(wrong, 'missing')} here; resume with the recipe that the "
-                "run started from"
-            )
+        state = own_state(
+            checkpoint,
+            "shuffle",
+            writer="a run of an online method",
+            instead=", or give an adapter as `policy.adapter`",
+        )
+        expect_weights(checkpoint, self.trainable(), owner="agent")
         self._shuffle.set_state(state["shuffle"].cpu())
         self._num_frames = int(state["frames"])
         self._computed = state["computed"]

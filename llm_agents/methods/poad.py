@@ -40,12 +40,12 @@ from llm_agents.functional.action_scores import (
 from llm_agents.functional.gae import (
     Advantages,
     archer_next_values,
-    macro_discounts,
     token_level_gae,
 )
 from llm_agents.methods.online_ppo import OnlinePPO, expect_frozen_base
 from llm_agents.methods.ppo_losses import Units
 from llm_agents.methods.ppo_settings import TokenPPOConfig
+from llm_agents.methods.whole_actions import action_discounts
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_types import ActionScores
 from llm_agents.types import Choice, Rollout
@@ -165,9 +165,6 @@ class POAD(OnlinePPO):
     def assign(self, rollout: Rollout) -> Advantages:
         """Return the advantages of tokens."""
         config = self.ppo
-        durations = rollout.durations
-        if not config.macro_discount:
-            durations = torch.ones_like(durations)
         traces = {
             "one": 1.0,
             "lambda": config.gae_lambda,
@@ -189,7 +186,7 @@ class POAD(OnlinePPO):
             mask=rollout.mask,
             terminated=rollout.terminated,
             truncated=rollout.truncated,
-            discounts=macro_discounts(durations, gamma=config.gamma),
+            discounts=action_discounts(rollout, config),
             gae_lambda=config.gae_lambda,
             intra_action_gamma=self.intra_action_gamma,
             intra_action_lambda=traces[self.intra_trace],

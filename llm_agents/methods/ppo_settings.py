@@ -7,6 +7,7 @@ from typing import Literal
 
 from llm_agents.errors import UserError
 from llm_agents.functional.policy_gradient import Reduction
+from llm_agents.methods.ranges import expect_range
 from llm_agents.policies.backbone import OptimizerName
 
 
@@ -85,31 +86,21 @@ class PPOConfig:
     warm_up_frames: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "gae_lambda"):
-            self._expect(name, "from 0 to 1", 0 <= getattr(self, name) <= 1)
-        for name in ("num_epochs", "num_minibatches", "accumulate"):
-            self._expect(name, "of at least 1", getattr(self, name) >= 1)
-        for name in ("critic_minibatches", "choices_per_pass"):
-            value = getattr(self, name)
-            self._expect(name, "of at least 1, or null", value is None or value >= 1)
-        for name in ("value_clip", "target_kl", "max_grad_norm"):
-            value = getattr(self, name)
-            self._expect(name, "above 0, or null", value is None or value > 0)
-        for name in ("value_coef", "entropy_coef", "kl_coef", "lr", "critic_lr", "eps"):
-            self._expect(name, "from 0", getattr(self, name) >= 0)
-        for name in ("weight_decay", "warm_up_frames"):
-            self._expect(name, "from 0", getattr(self, name) >= 0)
-        self._expect("clip_epsilon", "above 0 and below 1", 0 < self.clip_epsilon < 1)
+        expect_range(self, "ppo", "from 0 to 1", "gamma", "gae_lambda")
+        expect_range(self, "ppo", "of at least 1", "num_epochs", "num_minibatches", "accumulate")
+        expect_range(
+            self, "ppo", "of at least 1, or null", "critic_minibatches", "choices_per_pass"
+        )
+        expect_range(self, "ppo", "above 0, or null", "value_clip", "target_kl", "max_grad_norm")
+        expect_range(self, "ppo", "from 0", "value_coef", "entropy_coef", "kl_coef")
+        expect_range(self, "ppo", "from 0", "lr", "critic_lr", "eps", "weight_decay")
+        expect_range(self, "ppo", "from 0", "warm_up_frames")
+        expect_range(self, "ppo", "above 0 and below 1", "clip_epsilon")
         if self.order == "interleaved" and self.critic_minibatches is not None:
             raise UserError(
                 "`ppo.critic_minibatches` belongs to `ppo.order: phases`: interleaved steps take "
                 "the critic's minibatches from `ppo.num_minibatches`"
             )
-
-    def _expect(self, name: str, expected: str, holds: bool) -> None:
-        """Refuse a number out of its range."""
-        if not holds:
-            raise UserError(f"expected `ppo.{name}` {expected}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)

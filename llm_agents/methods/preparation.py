@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -32,6 +32,9 @@ from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import ValueHead
 from llm_agents.policies.modes import evaluation
 from llm_agents.types import GenerationConfig, OfflineSource, Reward, TokenBatch
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 
 class PerToken(NamedTuple):
@@ -82,6 +85,7 @@ class Reference:
         key: What identifies policy, reference and precision.
         tokens_per_batch: Tokens a pass.
         autocast: Precision of the passes, as in training.
+        is_moved: Ask the policy as it stands, which has become the reference.
     """
 
     policy: LanguagePolicy
@@ -90,6 +94,7 @@ class Reference:
     key: Key
     tokens_per_batch: int
     autocast: Callable[[], Any]
+    is_moved: bool = False
 
     def has_prompts(self) -> bool:
         """Return whether there are validation prompts."""
@@ -111,28 +116,30 @@ class Reference:
                 batches = progress(
                     "reference answers", self.source.validation_batches(generation.batch_size)
                 )
-                return score(answer(self.policy, batches, generation, clean), reward)._asdict()
+                return score(answer(self.policy, batches, generation, clean), reward).tensors()
 
-        return Scores(**self.cache.get("validation", key, make))
+        return Scores.of_tensors(self.cache.get("validation", key, make))
 
     def _scores_key(self, reward: Reward, generation: GenerationConfig) -> Key:
         """Return what the rewards of the reference's answers depend on."""
         batches = self.source.validation_batches(generation.batch_size)
         settings = asdict(generation)
         del settings["batch_size"]  # what is generated doesn't depend on it
-        return {
+        key = {
             **self.key,
             "prompts": prompts_digest(batches),
             "reward": f"{reward.name} {reward.version}",
             "generation": json.dumps(settings),
         }
+        is_sum = type(reward).scores_and_parts is not Reward.scores_and_parts
+        return {**key, "parts": "kept"} if is_sum else key
 
     def value_fit(self, targets: Scores, max_value: float, config: ValueFitConfig) -> ValueFit:
         """Return a value head fitted to the rewards of the reference's answers."""
         key = {
             **self.key,
             "prompts": prompts_digest(self.source.validation_batches(16)),
-            "targets": tensors_digest(sorted(targets._asdict().items())),
+            "targets": tensors_digest(sorted(targets._replace(parts={}).tensors().items())),
             "value": json.dumps([asdict(config), max_value]),
         }
 
@@ -247,7 +254,8 @@ class Reference:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """Switch to the reference: frozen, dropout off, in the precision of training."""
-        with evaluation(self.policy), torch.no_grad(), self.autocast(), self.policy.reference():
+        reference = nullcontext() if self.is_moved else self.policy.reference()
+        with evaluation(self.policy), torch.no_grad(), self.autocast(), reference:
             yield
 
 
@@ -309,6 +317,16 @@ def response_names(source: OfflineSource) -> list[str]:
         f"training response {row} (prompt {prompt}, {text[:40]!r})"
         for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
     ]
+
+
+@contextmanager
+def rank_zero_first(trainer: Trainer) -> Iterator[None]:
+    """Let the first process fill the caches before the others read them."""
+    if not trainer.is_global_zero:
+        trainer.strategy.barrier("prepared")
+    yield
+    if trainer.is_global_zero:
+        trainer.strategy.barrier("prepared")
 
 
 def progress(label: str, batches: Iterable[Any]) -> Iterator[Any]:

@@ -15,7 +15,6 @@ Equation → function (``llm_agents.functional.preference``):
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
@@ -35,6 +34,7 @@ from llm_agents.policies.heads import Pooling, RewardHead, save_head
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.response_states import response_states
 from llm_agents.types import RankedBatch, TokenBatch
+from llm_agents.whole_files import write_json
 
 FORMAT_VERSION = "1"
 
@@ -71,6 +71,8 @@ class RewardTraining(OfflineModule):
         score_loss: Of ``scores``: cross-entropy against the score as a probability, or squared
             error.
         score_transform: What brings the stored scores into [0, 1]: ``sigmoid`` for logits.
+        max_score: Highest stored score, of which the reward predicts the share: 4 for a sum of
+            four.
         labels: Which of a pair is better, for ``pairs`` and for the accuracy: the first in the
             data's order, or the one with the higher stored score, equal ones being ties.
         pooling: What the head reads, see `RewardHead`.
@@ -90,6 +92,7 @@ class RewardTraining(OfflineModule):
         objective: Literal["pairs", "scores"] = "scores",
         score_loss: Literal["bce", "mse"] = "bce",
         score_transform: Literal["sigmoid", "none"] = "sigmoid",
+        max_score: float = 1.0,
         labels: Literal["order", "scores"] = "order",
         pooling: Pooling = "last",
         width: int | None = None,
@@ -101,6 +104,9 @@ class RewardTraining(OfflineModule):
         super().__init__(policy, None, optimizer, None, options)
         self.objective, self.score_loss = objective, score_loss
         self.score_transform, self.labels = score_transform, labels
+        if not max_score > 0:
+            raise UserError(f"expected `max_score` above 0, got {max_score}")
+        self.max_score = max_score
         self.name = name
         self.head = RewardHead(policy.hidden_size, dropout, pooling, width)
         self._features: Tensor | None = None
@@ -110,6 +116,7 @@ class RewardTraining(OfflineModule):
             objective=objective,
             score_loss=score_loss,
             score_transform=score_transform,
+            max_score=max_score,
             labels=labels,
             pooling=pooling,
             width=width,
@@ -206,13 +213,19 @@ class RewardTraining(OfflineModule):
 
     def _targets(self, rewards: Tensor) -> Tensor:
         """Return stored scores in [0, 1]."""
-        targets = rewards.sigmoid() if self.score_transform == "sigmoid" else rewards
+        targets = self._shares(rewards)
         if bool(((targets < 0) | (targets > 1)).any()):
             raise UserError(
                 f"expected stored scores from 0 to 1, got {float(targets.min()):.4g} to "
-                f"{float(targets.max()):.4g}: set `score_transform: sigmoid` if they are logits"
+                f"{float(targets.max()):.4g}: set `score_transform: sigmoid` if they are logits, "
+                "`max_score` if they are sums"
             )
         return targets
+
+    def _shares(self, rewards: Tensor) -> Tensor:
+        """Return what the head's sigmoid is to be."""
+        scores = rewards.sigmoid() if self.score_transform == "sigmoid" else rewards
+        return scores / self.max_score
 
     def validate(self, batch: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """Return ``[B, K]`` logits and stored scores of a validation batch."""
@@ -238,8 +251,7 @@ class RewardTraining(OfflineModule):
         if found.accuracy is not None:
             metrics["val/accuracy"] = float(found.accuracy)
         if bool(rewards.isfinite().all()):
-            targets = rewards.sigmoid() if self.score_transform == "sigmoid" else rewards
-            scores = logits.sigmoid()
+            targets, scores = self._shares(rewards), logits.sigmoid()
             metrics["val/mse"] = float((scores - targets).square().mean())
             if (correlation := _correlation(scores.flatten(), targets.flatten())) is not None:
                 metrics["val/correlation"] = correlation
@@ -264,8 +276,7 @@ class RewardTraining(OfflineModule):
             "activation": "sigmoid",
             "revision": self.policy.revision,
         }
-        text = json.dumps(described, indent=2) + "\n"
-        (folder / "reward.json").write_text(text, encoding="utf8")
+        write_json(folder / "reward.json", described)
 
 
 def _check_scores(rewards: Tensor) -> None:

@@ -11,10 +11,20 @@ from llm_agents.functional.action_scores import list_log_mass
 from llm_agents.functional.policy_gradient import explained_variance
 from llm_agents.methods.minibatches import Samples
 from llm_agents.policies.action_types import ActionScores
-from llm_agents.types import Rollout
+from llm_agents.types import Rollout, SymbolicRollout
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:
+    """Return `episode_metrics`, and what only rollouts of text have."""
+    metrics = episode_metrics(rollout)
+    metrics["rollout/distinct_choices"] = float(len(set(rollout.choices)))
+    if episodes := rollout.episodes:
+        steps = fmean(e.num_primitive_steps for e in episodes)
+        metrics["rollout/primitive_steps_mean"] = steps
+    return metrics
+
+
+def episode_metrics(rollout: Rollout | SymbolicRollout) -> dict[str, float]:
     """Return rewards, and what the episodes that ended were like; nothing of these if none did.
 
     ``return_mean`` is discounted as the world's paper has it, to be held against its optimum.
@@ -22,7 +32,6 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
     metrics = {
         "rollout/frames": float((rollout.number + 1) * rollout.num_steps),
         "rollout/reward_mean": float(rollout.rewards.mean()),
-        "rollout/distinct_choices": float(len(set(rollout.choices))),
         "rollout/episodes": float(len(rollout.episodes)),
     }
     if episodes := rollout.episodes:
@@ -31,7 +40,6 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
             "rollout/undiscounted_return_mean": fmean(e.undiscounted_return for e in episodes),
             "rollout/success_rate": fmean(e.success for e in episodes),
             "rollout/length_mean": fmean(e.num_decisions for e in episodes),
-            "rollout/primitive_steps_mean": fmean(e.num_primitive_steps for e in episodes),
         }
     return metrics
 

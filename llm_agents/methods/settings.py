@@ -66,18 +66,29 @@ class OfflineOptions:
             both should be of one scale.
         budget: What `max_steps` means where a method drops responses. ``share``, as in the paper:
             with 60 % of them left, it takes 60 % of the steps. ``whole``: the steps as they stand.
+        epochs: The budget as rounds of the preferred training responses, in place of
+            `trainer.max_steps`.
         if_none_better: What is kept when no validation beats the reference.
+        select_by: The part of a summed reward whose mean decides which weights are best; None takes
+            the reward itself.
+        move_reference: How much the mean of a validation must lie above the reference's for the
+            policy to become the reference of the steps that follow; None never moves it.
         tokens_per_batch: Tokens a pass when the reference goes through the training data.
         cache: Where results of the reference are kept; the user's cache folder if None.
     """
 
     training_rewards: Literal["stored", "scored"] = "stored"
     budget: Literal["share", "whole"] = "share"
+    epochs: float | None = None
     if_none_better: Literal["last", "reference"] = "last"
+    select_by: str | None = None
+    move_reference: float | None = None
     tokens_per_batch: int = 8192
     cache: str | None = None
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and not self.epochs > 0:
+            raise UserError(f"expected `options.epochs` above 0, or null, got {self.epochs}")
         if self.tokens_per_batch < 1:
             raise UserError(
                 f"expected `options.tokens_per_batch` of at least 1, got {self.tokens_per_batch}"

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -33,13 +32,16 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.functional.gae import gae
 from llm_agents.functional.policy_gradient import clipped_surrogate_loss, value_loss
-from llm_agents.methods.agent_folder import load_network, save_network, write_agent
+from llm_agents.methods.agent_folder import save_network, write_agent
+from llm_agents.methods.checkpoint_content import STATE_KEY, own_state
+from llm_agents.methods.non_finite import expect_finite
+from llm_agents.methods.optimizer_steps import clip_gradients, gradient_norm
+from llm_agents.methods.ranges import expect_range
+from llm_agents.methods.rollout_report import episode_metrics
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.whole_actions import draw
 from llm_agents.policies.babyai_symbolic import BabyAISymbolic, SymbolicDecisions, SymbolicOutput
 from llm_agents.types import SymbolicRollout
-
-STATE_KEY = "llm_agents"
-"""Where a checkpoint keeps what is not Lightning's."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +79,11 @@ class SymbolicPPOConfig:
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        faults = {
-            "gamma": (0 <= self.gamma <= 1, "from 0 to 1"),
-            "gae_lambda": (0 <= self.gae_lambda <= 1, "from 0 to 1"),
-            "clip_epsilon": (0 < self.clip_epsilon < 1, "above 0 and below 1"),
-            **{
-                name: (getattr(self, name) >= 1, "of at least 1")
-                for name in ("num_epochs", "num_minibatches", "recurrence")
-            },
-            **{
-                name: ((value := getattr(self, name)) is None or value > 0, "above 0, or null")
-                for name in ("value_clip", "max_grad_norm")
-            },
-            **{
-                name: (getattr(self, name) >= 0, "from 0")
-                for name in ("value_coef", "entropy_coef", "lr", "eps")
-            },
-        }
-        for name, (holds, expected) in faults.items():
-            if not holds:
-                raise UserError(f"expected `ppo.{name}` {expected}, got {getattr(self, name)!r}")
+        expect_range(self, "ppo", "from 0 to 1", "gamma", "gae_lambda")
+        expect_range(self, "ppo", "above 0 and below 1", "clip_epsilon")
+        expect_range(self, "ppo", "of at least 1", "num_epochs", "num_minibatches", "recurrence")
+        expect_range(self, "ppo", "above 0, or null", "value_clip", "max_grad_norm")
+        expect_range(self, "ppo", "from 0", "value_coef", "entropy_coef", "lr", "eps")
 
 
 class _Parts(NamedTuple):
@@ -164,10 +151,9 @@ class SymbolicPPO(LightningModule):
             generator: On the CPU; an action takes one draw.
         """
         found = self.network(images.to(self.device), missions, memory.to(self.device))
-        shares = found.log_probs.double().exp().cpu()
-        index = torch.multinomial(shares, 1, generator=generator).to(found.log_probs.device)
-        log_probs = found.log_probs.gather(1, index)
-        return SymbolicDecisions(index[:, 0], log_probs[:, 0], found.values, found.memory)
+        index = draw(found.log_probs, generator)
+        log_probs = found.log_probs.gather(1, index[:, None])
+        return SymbolicDecisions(index, log_probs[:, 0], found.values, found.memory)
 
     @torch.no_grad()
     def image_values(self, images: Tensor, missions: Sequence[str], memory: Tensor) -> Tensor:
@@ -194,7 +180,12 @@ class SymbolicPPO(LightningModule):
                 following[parts.followers[rows][is_followed]] = last[is_followed]
             memories = following
         self.log_dict(
-            {**self._means.take(), **_rollout_metrics(rollout), "train/lr": self.ppo.lr},
+            {
+                **self._means.take(),
+                **episode_metrics(rollout),
+                "train/value_mean": float(rollout.values.mean()),
+                "train/lr": self.ppo.lr,
+            },
             batch_size=1,
         )
 
@@ -317,14 +308,11 @@ class SymbolicPPO(LightningModule):
         optimizer.zero_grad()
         self.manual_backward(loss)
         own = list(self.network.parameters())
-        norm = torch.nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])
-        if not bool(norm.isfinite()):
-            raise UserError(
-                f"the norm of the gradient is {float(norm)} in the rollout up to step "
-                f"{self._num_frames}; the last checkpoint is from before. Lower `ppo.lr`"
-            )
-        if self.ppo.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(own, self.ppo.max_grad_norm, norm)
+        norm = gradient_norm(own)
+        expect_finite(
+            norm, what="norm of the gradient", step=self._num_frames, cure="Lower `ppo.lr`"
+        )
+        clip_gradients(own, norm, bound=self.ppo.max_grad_norm)
         self._means.add_number("grad_norm", norm)
         optimizer.step()
 
@@ -354,13 +342,8 @@ class SymbolicPPO(LightningModule):
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write the network, its words, and what acting depends on to `folder`."""
-        save_network(self.network, self.network.config, folder)
+        save_network(self.network, folder)
         write_agent(folder, method=type(self).__name__, options=self.description())
-
-    def load_network(self, folder: Path | str) -> None:
-        """Take the weights that `save_pretrained` wrote; the words are final from now on."""
-        load_network(self.network, folder)
-        self.network.vocabulary.is_frozen = True
 
     def on_fit_end(self) -> None:
         """Say which weights there are: those of the last update."""
@@ -372,28 +355,6 @@ class SymbolicPPO(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` added."""
-        state = checkpoint.get(STATE_KEY, {})
-        if "shuffle" not in state:
-            raise UserError(
-                "the checkpoint was not written by a run of SymbolicPPO: start without `--resume`"
-            )
+        state = own_state(checkpoint, "shuffle", writer="a run of SymbolicPPO")
         self._shuffle.set_state(state["shuffle"].cpu())
         self._num_frames = int(state["frames"])
-
-
-def _rollout_metrics(rollout: SymbolicRollout) -> dict[str, float]:
-    """Return rewards, and what the episodes that ended were like; nothing of these if none did."""
-    metrics = {
-        "rollout/frames": float((rollout.number + 1) * rollout.num_steps),
-        "rollout/reward_mean": float(rollout.rewards.mean()),
-        "rollout/episodes": float(len(rollout.episodes)),
-        "train/value_mean": float(rollout.values.mean()),
-    }
-    if episodes := rollout.episodes:
-        metrics |= {
-            "rollout/return_mean": fmean(e.discounted_return for e in episodes),
-            "rollout/undiscounted_return_mean": fmean(e.undiscounted_return for e in episodes),
-            "rollout/success_rate": fmean(e.success for e in episodes),
-            "rollout/length_mean": fmean(e.num_decisions for e in episodes),
-        }
-    return metrics

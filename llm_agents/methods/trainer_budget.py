@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,26 @@ from llm_agents.errors import UserError
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
+
+    from llm_agents.types import OfflineSource
+
+
+def epoch_steps(source: OfflineSource | None, trainer: Trainer, steps_per_batch: int) -> float:
+    """Return the optimizer steps of one round of the preferred training responses.
+
+    Args:
+        source: The data.
+        trainer: Says how many batches and processes a step takes.
+        steps_per_batch: Optimizer steps that a method takes by itself on each batch.
+
+    Raises:
+        UserError: There is no data module to count the rows of.
+    """
+    if source is None:
+        raise UserError("`options.epochs` needs a data module such as HHAData, not a bare loader")
+    rows = int(source.table_preferred().sum())
+    step = int(getattr(source, "batch_size", 1)) * trainer.accumulate_grad_batches
+    return rows / (step * trainer.world_size) * steps_per_batch
 
 
 @dataclass(frozen=True)
@@ -19,33 +40,48 @@ class TrainerBudget:
         max_steps: Optimizer steps.
         val_check_interval: Optimizer steps between validations; a fraction is one of `max_steps`.
         check_val_every_n_epoch: Lightning's own count, which is not used.
+        given_steps: What the trainer's own `max_steps` was.
     """
 
     max_steps: int
     val_check_interval: int | float | None
     check_val_every_n_epoch: int | None
+    given_steps: int
 
     @classmethod
-    def of(cls, trainer: Trainer) -> TrainerBudget:
+    def of(cls, trainer: Trainer, epoch_steps: float | None = None) -> TrainerBudget:
         """Read the trainer's settings.
 
+        Args:
+            trainer: Has `max_steps`, unless there are `epoch_steps`.
+            epoch_steps: Optimizer steps of all rounds of the data that were asked for.
+
         Raises:
-            UserError: The budget is not given in steps.
+            UserError: The budget is given not at all, or twice.
         """
-        max_steps = trainer.fit_loop.epoch_loop.max_steps
-        if max_steps is None or max_steps < 1:
+        given = trainer.fit_loop.epoch_loop.max_steps
+        has_steps = given is not None and given >= 1
+        if has_steps == (epoch_steps is not None):
             raise UserError(
-                f"expected `trainer.max_steps`, the number of optimizer steps, got {max_steps}: "
-                "offline methods count their budget in steps, not in epochs"
+                f"expected one of `trainer.max_steps`, the number of optimizer steps, and "
+                f"`options.epochs`, got {'both' if has_steps else f'max_steps: {given}'}: methods "
+                "that answer prompts don't count `trainer.max_epochs`"
             )
-        return cls(max_steps, trainer.val_check_interval, trainer.check_val_every_n_epoch)
+        max_steps = given if epoch_steps is None else max(1, math.ceil(epoch_steps))
+        interval, every = trainer.val_check_interval, trainer.check_val_every_n_epoch
+        return cls(max_steps, interval, every, given)
 
     def num_steps(self, share: float) -> int:
         """Return how many optimizer steps `share` of the budget is."""
         return max(1, int(self.max_steps * share))
 
-    def apply(self, trainer: Trainer, share: float) -> int:
+    def apply(self, trainer: Trainer, share: float, steps_per_batch: int = 1) -> int:
         """Give the trainer `share` of the budget, counted in batches where it counts these.
+
+        Args:
+            trainer: Its settings are changed.
+            share: In (0, 1].
+            steps_per_batch: Optimizer steps that a method takes by itself on each batch.
 
         Returns:
             The optimizer steps that will be taken.
@@ -57,12 +93,13 @@ class TrainerBudget:
             interval = max(1, int(self.max_steps * interval))
         if interval is not None:
             steps = min(max(1, int(interval * share)), total)
-            trainer.val_check_interval = steps * trainer.accumulate_grad_batches
+            batches = max(1, steps // steps_per_batch)
+            trainer.val_check_interval = batches * trainer.accumulate_grad_batches
             trainer.check_val_every_n_epoch = None
         return total
 
     def restore(self, trainer: Trainer) -> None:
         """Put the trainer's settings back."""
-        trainer.fit_loop.epoch_loop.max_steps = self.max_steps
+        trainer.fit_loop.epoch_loop.max_steps = self.given_steps
         trainer.val_check_interval = self.val_check_interval  # type: ignore[assignment]  # None too
         trainer.check_val_every_n_epoch = self.check_val_every_n_epoch

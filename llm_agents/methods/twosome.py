@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from llm_agents.functional.action_scores import Normalization, list_entropy, list_log_probs
-from llm_agents.functional.gae import Advantages, gae, macro_discounts
+from llm_agents.functional.action_scores import Normalization, list_log_probs
+from llm_agents.functional.gae import Advantages
 from llm_agents.methods.online_ppo import OnlinePPO, expect_frozen_base
 from llm_agents.methods.ppo_losses import Units
 from llm_agents.methods.ppo_settings import PPOConfig
+from llm_agents.methods.whole_actions import action_advantages, action_units
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_types import ActionScores
 from llm_agents.types import Choice, Rollout
@@ -61,13 +61,7 @@ class TWOSOME(OnlinePPO):
     def units(self, choices: Sequence[Choice], scores: ActionScores) -> Units:
         """Return the softmax over each list: an action is one unit."""
         del choices
-        log_probs = list_log_probs(scores.scores, scores.mask)
-        entropies = list_entropy(log_probs, scores.mask)
-        return Units(
-            action_log_probs=log_probs,
-            log_probs=log_probs[:, :, None],
-            entropies=entropies[:, None, None].expand(*log_probs.shape, 1),
-        )
+        return action_units(list_log_probs(scores.scores, scores.mask), scores.mask)
 
     def unit_states(self, choices: Sequence[Choice], index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state of each prompt's last token."""
@@ -76,16 +70,4 @@ class TWOSOME(OnlinePPO):
 
     def assign(self, rollout: Rollout) -> Advantages:
         """Return the advantages of whole actions."""
-        durations = rollout.durations
-        if not self.ppo.macro_discount:
-            durations = torch.ones_like(durations)
-        found = gae(
-            rewards=rollout.rewards,
-            values=rollout.values[..., 0],
-            next_values=rollout.next_values,
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            discounts=macro_discounts(durations, gamma=self.ppo.gamma),
-            gae_lambda=self.ppo.gae_lambda,
-        )
-        return Advantages(found.advantages[..., None], found.returns[..., None])
+        return action_advantages(rollout, self.ppo)

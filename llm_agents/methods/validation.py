@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.modes import evaluation
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
+
+_PART = "parts/"
 
 
 class Answers(NamedTuple):
@@ -46,11 +49,44 @@ class Scores(NamedTuple):
         rows: ``[N]`` int64, position of each prompt in its split.
         rewards: ``[N]`` float32.
         words: ``[N]`` float32, words of each answer.
+        parts: ``[N]`` float32 scores of each part of a summed reward, by name.
     """
 
     rows: Tensor
     rewards: Tensor
     words: Tensor
+    parts: Mapping[str, Tensor] = MappingProxyType({})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything as tensors by name, as a file can hold it."""
+        parts = {f"{_PART}{name}": values for name, values in self.parts.items()}
+        return {"rows": self.rows, "rewards": self.rewards, "words": self.words, **parts}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Scores:
+        """Return the scores whose `tensors` these are."""
+        parts = {
+            name.removeprefix(_PART): values
+            for name, values in tensors.items()
+            if name.startswith(_PART)
+        }
+        return cls(tensors["rows"], tensors["rewards"], tensors["words"], parts)
+
+    def mean(self, part: str | None) -> float:
+        """Return the mean reward, or that of one of its parts.
+
+        Raises:
+            UserError: There is no such part.
+        """
+        if part is None:
+            return float(self.rewards.mean())
+        if part not in self.parts:
+            known = ", ".join(self.parts) or "none: it is no sum"
+            raise UserError(
+                f"expected `options.select_by` to name a part of the reward, got {part!r}; its "
+                f"parts: {known}"
+            )
+        return float(self.parts[part].mean())
 
     def select(self, rows: Tensor) -> Scores:
         """Return the scores of the prompts at `rows` (``[M]``) of the split, in that order."""
@@ -62,7 +98,8 @@ class Scores(NamedTuple):
                 "not among them: don't change the validation data during a run"
             )
         index = torch.tensor([place[int(row)] for row in rows], dtype=torch.int64)
-        return Scores(rows, self.rewards[index], self.words[index])
+        parts = {name: values[index] for name, values in self.parts.items()}
+        return Scores(rows, self.rewards[index], self.words[index], parts)
 
 
 @torch.no_grad()
@@ -99,7 +136,7 @@ def score(answers: Answers, reward: Reward) -> Scores:
     Raises:
         UserError: A score is not a number or lies outside the reward's range.
     """
-    rewards = reward(answers.prompts, answers.texts)
+    rewards, parts = reward.scores_and_parts(answers.prompts, answers.texts)
     if rewards.shape != (len(answers.texts),):
         raise UserError(
             f"expected {len(answers.texts)} scores from the reward {reward.name!r}, "
@@ -109,7 +146,18 @@ def score(answers: Answers, reward: Reward) -> Scores:
         rewards, reward.low, reward.high, [f"validation prompt {r}" for r in answers.rows]
     )
     words = torch.tensor([float(len(text.split())) for text in answers.texts])
-    return Scores(torch.tensor(answers.rows, dtype=torch.int64), rewards.float(), words)
+    rows = torch.tensor(answers.rows, dtype=torch.int64)
+    return Scores(rows, rewards.float(), words, {n: part.float() for n, part in parts.items()})
+
+
+def score_metrics(scores: Scores) -> dict[str, float]:
+    """Return what the log says of scores."""
+    parts = {f"val/parts/{name}": float(part.mean()) for name, part in scores.parts.items()}
+    means = {
+        "val/reward": float(scores.rewards.mean()),
+        "val/words": float(scores.words.mean()),
+    }
+    return {**means, **parts}
 
 
 def check_rewards(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from llm_agents.policies.action_scoring import _Edges, _Index
+from llm_agents.policies.action_scoring import Edges, NodeIndex
 from llm_agents.policies.language_policy import LanguagePolicy
 from llm_agents.policies.plain_head import head_input, output_head
 from llm_agents.types import Choice
@@ -30,16 +30,16 @@ def action_token_logits(policy: LanguagePolicy, choices: Sequence[Choice]) -> Te
         ``[B, A, L]`` float32 in the layout of `ActionScores`; 0 where there is no token.
     """
     scorer = policy.scorer
-    prepared, inverse = scorer._distinct(choices)
-    scorer._look_at_model()
-    found = scorer._node_states(prepared, None)
-    index = _Index(prepared, found.counts, found.states.device)
+    prepared, inverse = scorer.distinct(choices)
+    scorer.look_at_model()
+    found = scorer.node_states(prepared, None)
+    index = NodeIndex(prepared, found.counts, found.states.device)
     if found.logits is not None:
         logits = found.logits[index.nodes, index.tokens]
     else:
         states = head_input(scorer.model, found.states)
         logits = _logits_of(output_head(scorer.model), states[index.nodes], index.tokens)
-    edges = _Edges(prepared, policy.device)
+    edges = Edges(prepared, policy.device)
     rows = torch.tensor(inverse, device=policy.device)
     return edges.spread(logits.float()[index.edge_branches])[rows]
 

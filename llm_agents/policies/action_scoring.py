@@ -136,7 +136,7 @@ class ActionScorer:
                 )
         if not choices:
             raise ValueError("expected at least one choice, got none")
-        prepared, inverse = self._distinct(choices)
+        prepared, inverse = self.distinct(choices)
         scored = self._scored(prepared, entropies=entropies, adapters=adapters, version=version)
         self._asked += len(choices)
         return self._assemble(prepared, scored, inverse, normalization, entropies=entropies)
@@ -152,11 +152,11 @@ class ActionScorer:
         """
         if not choices:
             raise ValueError("expected at least one choice, got none")
-        prepared, inverse = self._distinct(choices)
+        prepared, inverse = self.distinct(choices)
         states = self._base(prepared, bare)
         device = self._device
         starts = torch.tensor([0, *(len(state) for state in states)]).cumsum(0)[:-1].tolist()
-        edges = _Edges(prepared, device)
+        edges = Edges(prepared, device)
         nodes = [p.trie.edge_nodes if p.encoded.action_ids else () for p in prepared]
         flat = [start + node for start, own in zip(starts, nodes, strict=True) for node in own]
         rows = torch.tensor(inverse, device=device)
@@ -171,7 +171,7 @@ class ActionScorer:
         self, prepared: list[PreparedChoice], bare: Callable[[], AbstractContextManager[None]]
     ) -> list[Tensor]:
         """Return the base's states ``[nodes, H]`` of distinct choices, from memory or computed."""
-        self._look_at_model()
+        self.look_at_model()
         known = {item.encoded: self._known_base(item.encoded) for item in prepared}
         missing = [item for item in prepared if known[item.encoded] is None]
         if missing:
@@ -183,7 +183,7 @@ class ActionScorer:
 
     def _compute_base(self, group: list[PreparedChoice]) -> list[Tensor]:
         """Compute and keep the base's states of choices in one pass."""
-        found = self._node_states(group, self._prefixes["base"])
+        found = self.node_states(group, self._prefixes["base"])
         kept = [part.clone() for part in torch.split(found.states, list(found.counts))]
         for item, states in zip(group, kept, strict=True):
             self._base_states.put(item.encoded, states, states.nbytes)
@@ -225,7 +225,7 @@ class ActionScorer:
         """Return where the model computes."""
         return next(self.model.parameters()).device
 
-    def _distinct(self, choices: Sequence[Choice]) -> tuple[list[PreparedChoice], list[int]]:
+    def distinct(self, choices: Sequence[Choice]) -> tuple[list[PreparedChoice], list[int]]:
         """Return each choice that differs once, and for every choice which of them it is."""
         places: dict[EncodedChoice, int] = {}
         distinct: list[PreparedChoice] = []
@@ -253,7 +253,7 @@ class ActionScorer:
         self, prepared: list[PreparedChoice], *, entropies: bool, adapters: Adapters, version: int
     ) -> list[_Scored]:
         """Return what is known of distinct choices, from memory or from the model."""
-        self._look_at_model()
+        self.look_at_model()
         if torch.is_grad_enabled():
             self._computed += len(prepared)
             return self._compute(prepared, None, entropies=entropies)
@@ -305,7 +305,7 @@ class ActionScorer:
             contexts: For each of `Adapters`, how the model comes to compute with them.
             version: As of `score`.
         """
-        self._look_at_model()
+        self.look_at_model()
         for kind, choices in groups_of(state):
             group = [PreparedChoice(c, ActionTrie.build(c.action_ids or ((0,),))) for c in choices]
             if kind == _TRUNK:
@@ -336,7 +336,7 @@ class ActionScorer:
             self._groups.drop("policy")
             self._version = found
 
-    def _look_at_model(self) -> None:
+    def look_at_model(self) -> None:
         """Note what the model consists of; forget everything if it has moved or been converted."""
         first = next(self.model.parameters())
         if self._place != (first.device, first.dtype):
@@ -346,7 +346,7 @@ class ActionScorer:
             self._parameters = list(self.model.parameters())
             self._dropouts = [m for m in self.model.modules() if isinstance(m, nn.Dropout)]
 
-    def _node_states(
+    def node_states(
         self, prepared: list[PreparedChoice], prefixes: PrefixStore | None
     ) -> NodeStates:
         """Run the model over distinct choices in the fastest way that is exact for it."""
@@ -373,8 +373,8 @@ class ActionScorer:
         self, prepared: list[PreparedChoice], prefixes: PrefixStore | None, *, entropies: bool
     ) -> list[_Scored]:
         """Return the token log-probs of distinct choices from the model."""
-        found = self._node_states(prepared, prefixes)
-        index = _Index(prepared, found.counts, found.states.device)
+        found = self.node_states(prepared, prefixes)
+        index = NodeIndex(prepared, found.counts, found.states.device)
         branches = self._branch_log_probs(found, index, entropies=entropies)
         restricted, choice_entropies = restricted_log_probs(
             branches.log_probs, index.nodes, found.counts
@@ -392,7 +392,7 @@ class ActionScorer:
         return [_Scored(*parts) for parts in zip(*split, states, strict=True)]
 
     def _branch_log_probs(
-        self, found: NodeStates, index: _Index, *, entropies: bool
+        self, found: NodeStates, index: NodeIndex, *, entropies: bool
     ) -> BranchLogProbs:
         """Return the log-probs of all branches."""
         if found.logits is not None:
@@ -414,7 +414,7 @@ class ActionScorer:
     ) -> ActionScores:
         """Return the padded tensors of a call, a row a choice."""
         device = self._device
-        edges = _Edges(prepared, device)
+        edges = Edges(prepared, device)
         rows = torch.tensor(inverse, device=device)
 
         def spread(parts: Sequence[Tensor]) -> Tensor:
@@ -447,7 +447,7 @@ def _length(encoded: EncodedChoice) -> int:
     return len(encoded.prompt_ids) + max(map(len, encoded.action_ids), default=0)
 
 
-class _Edges:
+class Edges:
     """Where the tokens of distinct choices' actions go in ``[D, A, L]``."""
 
     def __init__(self, prepared: list[PreparedChoice], device: torch.device) -> None:
@@ -475,7 +475,7 @@ class _Edges:
         return self.spread(torch.ones_like(self.index[0], dtype=torch.bool))
 
 
-class _Index:
+class NodeIndex:
     """Branches and edges of distinct choices over the nodes of all of them."""
 
     def __init__(

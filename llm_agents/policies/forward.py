@@ -82,6 +82,11 @@ class ForwardPass:
         log_probs = self._token_log_probs(computed, batch)
         return LogProbsAndStates(log_probs, computed.prompt, computed.prompt_mask)
 
+    def log_probs_and_predictors(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Return `log_probs` and the ``[B, T, H]`` states that predict each response token."""
+        computed = self._compute(batch)
+        return self._token_log_probs(computed, batch), computed.predictors
+
     def hidden_states(self, batch: TokenBatch | PromptBatch, part: Part) -> tuple[Tensor, Tensor]:
         """Return ``[B, L, H]`` states after the final norm and their ``[B, L]`` mask."""
         if part not in ("prompt", "response", "all"):

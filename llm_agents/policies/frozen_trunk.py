@@ -43,6 +43,7 @@ class FrozenTrunk:
         self.model = model
         self.store = store
         self.depth = depth
+        self._memory: dict[bytes, Tensor] | None = None
 
     @classmethod
     def open(cls, model: PreTrainedModel, folder: Path | None) -> FrozenTrunk | None:
@@ -80,9 +81,23 @@ class FrozenTrunk:
         with bypass_lower_layers(self.model, self.depth, states):
             yield
 
+    @contextmanager
+    def in_memory(self) -> Iterator[None]:
+        """Keep the states of what is met inside in memory, and forget them afterwards.
+
+        Responses that a policy has just sampled are read a few times and then never again.
+        """
+        outer, self._memory = self._memory, {}
+        try:
+            yield
+        finally:
+            self._memory = outer
+
     def states(self, rows: CausalRows) -> Tensor:
         """Return ``[B, L, H]`` states, zero under padding; compute and store what is missing."""
         keys = [content_key(ids) for ids in rows.token_lists()]
+        if self._memory is not None:
+            return self._remembered(rows, keys, self._memory)
         self._store_missing(rows, keys)
         states = self.store.read_padded(keys, rows.ids.shape[1])
         if states is None:
@@ -98,14 +113,31 @@ class FrozenTrunk:
     def _store_missing(self, rows: CausalRows, keys: list[bytes]) -> int:
         """Compute and store rows whose keys are not in the store; return their number."""
         missing = [row for row, key in enumerate(keys) if key not in self.store]
-        if not missing:
-            return 0
-        index = torch.tensor(missing, device=rows.ids.device)
+        if missing:
+            self.store.put([keys[row] for row in missing], self._computed(rows, missing))
+        return len(missing)
+
+    def _remembered(
+        self, rows: CausalRows, keys: list[bytes], memory: dict[bytes, Tensor]
+    ) -> Tensor:
+        """Return ``[B, L, H]`` states from memory, once those that are missing are computed."""
+        missing = [row for row, key in enumerate(keys) if key not in memory]
+        if missing:
+            memory.update(
+                zip([keys[row] for row in missing], self._computed(rows, missing), strict=True)
+            )
+        found = [memory[key] for key in keys]
+        states = found[0].new_zeros(*rows.ids.shape, found[0].shape[-1])
+        for row, state in enumerate(found):
+            states[row, : len(state)] = state
+        return states
+
+    def _computed(self, rows: CausalRows, chosen: list[int]) -> list[Tensor]:
+        """Compute the states of the rows `chosen`, ``[L, H]`` each."""
+        index = torch.tensor(chosen, device=rows.ids.device)
         lengths = rows.mask[index].sum(1)
         hidden = _states_below(self.model, self.depth, rows.ids[index, : int(lengths.max())])
-        parts = [state[:length] for state, length in zip(hidden, lengths.tolist(), strict=True)]
-        self.store.put([keys[row] for row in missing], parts)
-        return len(missing)
+        return [state[:length] for state, length in zip(hidden, lengths.tolist(), strict=True)]
 
 
 def _states_below(model: PreTrainedModel, depth: int, ids: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ def generate(
     *,
     vocabulary: Vocabulary,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
+    keep_stop: bool = False,
 ) -> list[list[int]]:
     """Return the ids of a response to each prompt, its end token included where there is one.
 
@@ -55,9 +56,10 @@ def generate(
         vocabulary: End tokens, decoding, window.
         generator: Source of the random numbers of sampling, or one for each prompt; torch's global
             one if None.
+        keep_stop: Leave in what was decided: all ids up to the one that completed a stop string.
 
     Returns:
-        N lists of ids. A stop string and what follows it is not in them.
+        N lists of ids. A stop string and what follows it is not in them, unless `keep_stop`.
     """
     check_generation(config)
     _check_prompts(prompts, vocabulary.context_length, bool(model.config.is_encoder_decoder))
@@ -75,7 +77,7 @@ def generate(
             numbers = None if uniforms is None else uniforms[chosen]
             made = _decode_batch(model, batch, config, vocabulary, numbers)
         for row, ids in zip(chosen, made, strict=True):
-            responses[row] = _cut(ids, config.stop_strings, vocabulary)
+            responses[row] = ids if keep_stop else cut(ids, config.stop_strings, vocabulary)
     return responses
 
 
@@ -225,7 +227,7 @@ def _has_stop(ids: list[int], stop_strings: tuple[str, ...], vocabulary: Vocabul
     return any(stop in text for stop in stop_strings)
 
 
-def _cut(ids: list[int], stop_strings: tuple[str, ...], vocabulary: Vocabulary) -> list[int]:
+def cut(ids: list[int], stop_strings: tuple[str, ...], vocabulary: Vocabulary) -> list[int]:
     """Return `ids` up to the end token, or up to the last token before a stop string begins."""
     end = next((i + 1 for i, token in enumerate(ids) if token in vocabulary.end_ids), len(ids))
     ids = ids[:end]
@@ -355,6 +357,8 @@ def _beam_search(
     import transformers
 
     ids, mask = left_padded(prompts, next(model.parameters()).device)
+    # A penalty on repetition looks at all ids: padding must hold one that the prompt has anyway.
+    ids = torch.where(mask, ids, ids[:, -1:])
     ends = sorted(vocabulary.end_ids)
     has_encoder = bool(model.config.is_encoder_decoder)
     room = config.max_new_tokens

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
 from llm_agents.policies.state_mlp import StateMLP
 from llm_agents.policies.state_value import StateValueHead
+from llm_agents.whole_files import read_described, write_json, write_tensors
 
 _FORMAT_VERSION = 1
 
@@ -199,11 +199,9 @@ def save_head(head: Head, folder: Path | str, name: str) -> None:
         name: File name without ending, such as ``value_head``.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {key: value.detach().cpu().contiguous() for key, value in head.state_dict().items()}
-    save_file(weights, folder / f"{name}.safetensors")
+    write_tensors(folder / f"{name}.safetensors", head.state_dict())
     described = {"class": type(head).__name__, "format_version": _FORMAT_VERSION, **head.config}
-    (folder / f"{name}.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / f"{name}.json", described)
 
 
 def load_head(folder: Path | str, name: str, hidden_size: int | None = None) -> Head:
@@ -221,16 +219,11 @@ def load_head(folder: Path | str, name: str, hidden_size: int | None = None) -> 
     for file in (description, weights):
         if not file.is_file():
             raise UserError(f"no head {name!r} in {folder}: {file.name} is missing")
-    try:
-        config = json.loads(description.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{description} is not JSON: {error}") from error
-    kind, version = config.pop("class", None), config.pop("format_version", None)
-    if kind not in _CLASSES or version != _FORMAT_VERSION:
-        raise UserError(
-            f"{description} describes a head of class {kind!r}, format {version!r}: this version "
-            f"reads {', '.join(_CLASSES)}, format {_FORMAT_VERSION}; upgrade llm-agents"
-        )
+    config = read_described(
+        description, "class", what="a head of class", known=_CLASSES, version=_FORMAT_VERSION
+    )
+    kind = config.pop("class")
+    del config["format_version"]
     if hidden_size is not None and config["hidden_size"] != hidden_size:
         raise UserError(
             f"the head {name!r} in {folder} reads hidden states of size {config['hidden_size']}, "

@@ -31,6 +31,7 @@ from llm_agents.policies.merging import MergeReport, merge_adapter
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.rows import causal_rows
 from llm_agents.policies.text import Template, TextCodec
+from llm_agents.policies.trained import trained_parameters, weight_sums
 from llm_agents.policies.trunk_cache import frozen_depth
 from llm_agents.types import Choice, GenerationConfig, Prompt, PromptBatch, TokenBatch
 
@@ -82,13 +83,12 @@ class LanguagePolicy(nn.Module):
         window = getattr(settings, "max_position_embeddings", None)  # T5 has none: no bound
         self.context_length: int | None = None if window is None else int(window)
         self.text = TextCodec(self.tokenizer, is_encoder_decoder=self.is_encoder_decoder)
-        self._pass = ForwardPass(self.causal_model, self.context_length)
+        self.forward_pass = ForwardPass(self.causal_model, self.context_length)
         self.scorer = ActionScorer(self.causal_model, self.text, self.context_length)
         self._reference_depth = 0
         self._bare_depth = 0
         self._start_digest: tuple[float, ...] | None = None
-        if trainable and not backbone.is_adapted(self.model):
-            self._start_digest = self._weights_digest()
+        self.begin_here()
         self.train(trainable)
 
     @classmethod
@@ -210,7 +210,7 @@ class LanguagePolicy(nn.Module):
         Returns:
             ``[B, T]`` float32, 0 under a False mask.
         """
-        return self._pass.log_probs(batch)
+        return self.forward_pass.log_probs(batch)
 
     def sequence_log_probs(self, batch: TokenBatch) -> Tensor:
         """Return ``[B]`` float32: the sum of each response's `log_probs`."""
@@ -229,11 +229,11 @@ class LanguagePolicy(nn.Module):
         Returns:
             ``[B, L, H]`` states and ``[B, L]`` bool mask, True = real token.
         """
-        return self._pass.hidden_states(batch, part)
+        return self.forward_pass.hidden_states(batch, part)
 
     def log_probs_and_prompt_states(self, batch: TokenBatch) -> LogProbsAndStates:
         """Return `log_probs` and the prompts' `hidden_states` from one pass."""
-        return self._pass.log_probs_and_prompt_states(batch)
+        return self.forward_pass.log_probs_and_prompt_states(batch)
 
     def generate(
         self,
@@ -262,11 +262,11 @@ class LanguagePolicy(nn.Module):
                 self.causal_model,
                 prompts,
                 config,
-                vocabulary=self._vocabulary(),
+                vocabulary=self.generation_vocabulary(),
                 generator=generator,
             )
 
-    def _vocabulary(self) -> Vocabulary:
+    def generation_vocabulary(self) -> Vocabulary:
         """Return what generation must know; the tokenizer and the model both name end tokens."""
         named = getattr(self.causal_model.generation_config, "eos_token_id", None)
         more = [named] if isinstance(named, int) else list(named or ())
@@ -391,25 +391,23 @@ class LanguagePolicy(nn.Module):
 
     def _check_still_at_start(self) -> None:
         """Raise if a policy without adapters is no longer what it was at the start."""
-        if self._weights_digest() != self._start_digest:
+        if weight_sums(self.model) != self._start_digest:
             raise UserError(
                 "the reference of a policy whose weights all train is where it started, and the "
                 "weights have changed since: take reference log-probs before training, or train an "
                 "adapter (`lora: {r: 8}`), which leaves the base as it is"
             )
 
-    def _weights_digest(self) -> tuple[float, ...]:
-        """Return the sum of each weight tensor."""
-        with torch.no_grad():
-            return tuple(float(p.double().sum()) for p in self.model.parameters())
+    def begin_here(self) -> None:
+        """Take the present weights for the reference, where all of them train."""
+        if self.trainable and not backbone.is_adapted(self.model):
+            self._start_digest = weight_sums(self.model)
 
     # --- what trains ----------------------------------------------------------------------------
 
     def trainable_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the name and tensor of everything that trains."""
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                yield name, parameter
+        return trained_parameters(self)
 
     def adapter_state_dict(self) -> dict[str, Tensor]:
         """Return what checkpoints hold: the adapter under PEFT's names, or all that trains."""
@@ -477,8 +475,8 @@ class LanguagePolicy(nn.Module):
         Args:
             folder: Where; None is the user's cache.
         """
-        self._pass.trunk = FrozenTrunk.open(self.causal_model, folder)
-        self.scorer.frozen_trunk = self._pass.trunk
+        self.forward_pass.trunk = FrozenTrunk.open(self.causal_model, folder)
+        self.scorer.frozen_trunk = self.forward_pass.trunk
 
     def fill_trunk_cache(self, batches: Iterable[TokenBatch], *, progress: bool = False) -> int:
         """Compute and store the trunk's states for `batches`, and return how many rows were new.
@@ -493,7 +491,7 @@ class LanguagePolicy(nn.Module):
             from rich.progress import track
 
             batches = track(batches, description="frozen layers")
-        trunk = self._pass.trunk
+        trunk = self.forward_pass.trunk
         if trunk is None:
             return 0
         return sum(trunk.fill(causal_rows(batch.to(self.device))) for batch in batches)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
@@ -24,6 +23,7 @@ from llm_agents.policies.message_scorer import (
     check_messages,
 )
 from llm_agents.types import MessageObservations
+from llm_agents.whole_files import write_tensors
 
 WEIGHTS_FILE = "message_encoder.safetensors"
 
@@ -235,8 +235,7 @@ class MessageEncoder(MessageScorer):
 
     def save(self, folder: Path) -> None:
         """Write ``message_encoder.safetensors``."""
-        weights = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
-        save_file(weights, folder / WEIGHTS_FILE)
+        write_tensors(folder / WEIGHTS_FILE, self.state_dict())
 
 
 def _keys(model: MessageModel, stats: bool, screen: bool) -> tuple[ObservationKey, ...]:

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -26,6 +24,7 @@ from llm_agents.policies.language_policy import LanguagePolicy
 from llm_agents.policies.message_encoder import WEIGHTS_FILE, MessageEncoder
 from llm_agents.policies.message_language import HEAD_NAME, LanguageMessageScorer
 from llm_agents.policies.message_scorer import MessageScorer
+from llm_agents.whole_files import read_json, write_json
 
 MESSAGE_REWARD_FILE = "message_reward.json"
 
@@ -62,10 +61,7 @@ class MessageRewardInfo:
         """Write ``message_reward.json``, whole or not at all."""
         values = {"format_version": _FORMAT_VERSION, **asdict(self)}
         values["statistics"]["levels"] = list(QUANTILE_LEVELS)
-        path = folder / MESSAGE_REWARD_FILE
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf8")
-        temporary.replace(path)
+        write_json(folder / MESSAGE_REWARD_FILE, values)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -80,11 +76,8 @@ class MessageRewardInfo:
                 f"expected `{MESSAGE_REWARD_FILE}` in `{folder}`: give the folder that "
                 "the training of a reward model (`MotifReward`) wrote"
             )
-        try:
-            values = json.loads(path.read_text(encoding="utf8"))
-        except json.JSONDecodeError as error:
-            raise UserError(f"`{path}` is not JSON: {error}") from error
-        version = values.pop("format_version", None) if isinstance(values, dict) else None
+        values = read_json(path)
+        version = values.pop("format_version", None)
         wanted = {field.name for field in fields(cls)}
         if version != _FORMAT_VERSION or set(values) != wanted:
             raise UserError(

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from llm_agents.policies.trained import trained_parameters
 from llm_agents.types import MessageObservations
 
 MESSAGE_SIZE = 256
@@ -56,9 +57,7 @@ class MessageScorer(nn.Module, ABC):
 
     def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield what trains, by name."""
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                yield name, parameter
+        return trained_parameters(self)
 
     @property
     def device(self) -> torch.device:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from llm_agents.errors import UserError
 from llm_agents.policies.nethack import NetHackNetwork, ReleaseNetwork, SmallNetwork
+from llm_agents.whole_files import read_described, write_json, write_tensors
 
 NETHACK_FILE, NETHACK_WEIGHTS = "nethack_agent.json", "nethack_agent.safetensors"
 
@@ -34,22 +33,14 @@ def save_nethack_network(
         details: Kept beside the description, as JSON values.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {
-        name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()
-    }
-    temporary = folder / f".{NETHACK_WEIGHTS}.{os.getpid()}.tmp"
-    save_file(weights, temporary)
-    temporary.replace(folder / NETHACK_WEIGHTS)
+    write_tensors(folder / NETHACK_WEIGHTS, network.state_dict())
     described = {
         "format_version": _FORMAT_VERSION,
         "class": type(network).__name__,
         "options": network.describe(),
         **details,
     }
-    temporary = folder / f".{NETHACK_FILE}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(described, indent=2) + "\n", encoding="utf8")
-    temporary.replace(folder / NETHACK_FILE)
+    write_json(folder / NETHACK_FILE, described)
 
 
 def is_nethack_agent(folder: Path | str) -> bool:
@@ -66,17 +57,9 @@ def read_nethack_agent(folder: Path | str) -> dict[str, Any]:
     path = Path(folder) / NETHACK_FILE
     if not path.is_file():
         raise UserError(f"no NetHack agent in {folder}: {NETHACK_FILE} is missing")
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    kind, version = found.get("class"), found.get("format_version")
-    if kind not in _NETWORKS or version != _FORMAT_VERSION:
-        raise UserError(
-            f"{path} describes a network of class {kind!r}, format {version!r}: this version reads "
-            f"{', '.join(_NETWORKS)}, format {_FORMAT_VERSION}; upgrade llm-agents"
-        )
-    return found
+    return read_described(
+        path, "class", what="a network of class", known=_NETWORKS, version=_FORMAT_VERSION
+    )
 
 
 def load_nethack_network(folder: Path | str) -> NetHackNetwork:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from llm_agents.errors import UserError
 from llm_agents.types import Prompt, Turn
@@ -16,7 +16,7 @@ from llm_agents.types import Prompt, Turn
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Template = Literal["alol", "chat", "plain"]
+Template = Literal["alol", "chat", "plain", "eos", "verbatim"]
 
 ALOL_SYSTEM = (
     "A chat between a curious human and an artificial intelligence assistant. The assistant gives "
@@ -115,8 +115,10 @@ class TextCodec:
     def render(self, turns: Prompt, template: Template) -> str:
         """Return a dialogue as text that ends where the assistant's words begin.
 
-        ``alol`` is the A-LoL authors' layout for HHA, ``chat`` the model's own chat template, and
-        ``plain`` the turns' texts, one a line. A system turn replaces ``alol``'s system sentence.
+        ``alol`` is the A-LoL authors' layout for HHA, ``chat`` the model's own chat template,
+        ``plain`` the turns' texts, one a line, ``eos`` each turn's text followed by the end token
+        (as DialoGPT reads dialogues), and ``verbatim`` the turns' texts as they stand, blanks at
+        the end included. A system turn replaces ``alol``'s system sentence.
         """
         if template == "alol":
             system = ALOL_SYSTEM
@@ -128,11 +130,15 @@ class TextCodec:
             return self._chat(turns, generation_prompt=True)
         if template == "plain":
             return "\n".join(turn.text for turn in turns).rstrip()
-        raise ValueError(f"expected `template` alol, chat or plain, got {template!r}")
+        if template == "eos":
+            return "".join(f"{turn.text}{self.tokenizer.eos_token}" for turn in turns)
+        if template == "verbatim":
+            return "\n".join(turn.text for turn in turns)
+        raise ValueError(f"expected `template` {', '.join(get_args(Template))}, got {template!r}")
 
     def separator(self, template: Template) -> str:
         """Return what stands between a prompt and its response, as part of the response."""
-        if self.is_encoder_decoder:
+        if self.is_encoder_decoder or template in ("eos", "verbatim"):
             return ""
         return self._chat_separator if template == "chat" else " "
 

@@ -36,7 +36,7 @@ def forget_pretraining(policy: LanguagePolicy, *, keep_embeddings: bool, seed: i
         raise UserError(
             "a model without its pretraining can't be quantized: leave `quantization` out"
         )
-    if policy._pass.trunk is not None:
+    if policy.forward_pass.trunk is not None:
         raise UserError(
             "`trunk_cache` keeps states of the pretrained model, and this one is without its "
             "pretraining: leave it out"
@@ -55,8 +55,7 @@ def forget_pretraining(policy: LanguagePolicy, *, keep_embeddings: bool, seed: i
                 parameter.copy_(source)
     policy.scorer.forget()
     policy.parameters_changed()
-    if policy._start_digest is not None:
-        policy._start_digest = policy._weights_digest()
+    policy.begin_here()
 
 
 def _embeddings(model: nn.Module) -> Iterator[nn.Parameter]:

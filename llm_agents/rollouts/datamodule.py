@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 import torch
-from lightning import LightningDataModule, Trainer
+from lightning import LightningDataModule, LightningModule, Trainer
 
 from llm_agents.envs import TextEnv
 from llm_agents.envs.prompts import PromptBuilder
@@ -20,6 +20,7 @@ from llm_agents.rollouts.processes import ProcessRolloutCollector
 from llm_agents.rollouts.prompted import PromptedWorld
 from llm_agents.rollouts.seeds import Purpose, world_seeds
 from llm_agents.rollouts.statistics import EpisodeStatistics
+from llm_agents.rollouts.stream import Stream, expect_frames, expect_same
 from llm_agents.rollouts.worlds import TextWorlds
 from llm_agents.types import Agent, Rollout
 
@@ -28,10 +29,8 @@ _logger = logging.getLogger(__name__)
 WorldOptions = dict[str, bool | int | float | str | list[float] | None]
 
 
-class RolloutStream:
-    """The run's rollouts from where the collector stands; their number is known from the beginning.
-
-    A trainer fetches a batch ahead from data of unknown length: an update too early.
+class RolloutStream(Stream):
+    """The run's rollouts from where the collector stands.
 
     Args:
         collector: Collects them.
@@ -45,43 +44,23 @@ class RolloutStream:
         statistics: EpisodeStatistics,
         trainer: Trainer | None = None,
     ) -> None:
+        super().__init__(collector.plan.num_rollouts, trainer, data="TextRollouts")
         self._collector = collector
         self._statistics = statistics
-        self._trainer = trainer
 
-    def __len__(self) -> int:
-        """Return the rollouts of the whole run, those before an interruption included."""
-        return self._collector.plan.num_rollouts
+    @property
+    def number(self) -> int:
+        """Return the rollouts given out, those before an interruption included."""
+        return self._collector.number
 
     def __iter__(self) -> Iterator[Rollout]:
         """Yield the rollouts that are left."""
-        while self._collector.number < len(self):
+        while self.number < len(self):
             rollout = self._collector.collect()
             self._statistics.add(rollout.episodes)
-            self._stop_after_last()
+            self.stop_after_last()
             yield rollout
-        self._stop_after_last()
-
-    def _stop_after_last(self) -> None:
-        """Tell the trainer if there is nothing left to collect."""
-        if self._trainer is not None and self._collector.number >= len(self):
-            self._trainer.should_stop = True
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the position; the rest is the data module's to save."""
-        return {"number": self._collector.number}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Check that the data module has gone back to the position.
-
-        Raises:
-            ValueError: It has not.
-        """
-        if state["number"] != self._collector.number:
-            raise ValueError(
-                f"expected rollout {state['number']} to come next, got {self._collector.number}: "
-                "restore the state of `TextRollouts` first, as a trainer does"
-            )
+        self.stop_after_last()
 
 
 class TextRollouts(LightningDataModule):
@@ -165,11 +144,7 @@ class TextRollouts(LightningDataModule):
                 "expected `num_processes` to divide `num_worlds`, got "
                 f"{self.num_processes} and {self.num_worlds}"
             )
-        if self.total_frames < self.frames_per_rollout:
-            raise UserError(
-                f"expected `total_frames` of at least one rollout, num_worlds · num_steps = "
-                f"{self.frames_per_rollout}, got {self.total_frames}"
-            )
+        expect_frames(self.total_frames, self.frames_per_rollout, places="num_worlds")
 
     # --- sizes
 
@@ -215,13 +190,16 @@ class TextRollouts(LightningDataModule):
         """
         if stage not in (None, "fit") or self.trainer is None:
             return
-        module = self.trainer.lightning_module
+        self._check_agent(self.trainer.lightning_module)
+        self.connect(cast(Agent, self.trainer.lightning_module))
+
+    def _check_agent(self, module: LightningModule) -> None:
+        """Refuse a module that doesn't act as it is to."""
         if not hasattr(module, "act") or not hasattr(module, "state_values"):
             raise UserError(
                 f"expected a method that acts, such as TWOSOME or POAD, with TextRollouts, got "
                 f"{type(module).__name__}: give it a data module of its own kind"
             )
-        self.connect(cast(Agent, module))
 
     def teardown(self, stage: str | None = None) -> None:
         """Close what TorchRL has opened."""
@@ -249,12 +227,6 @@ class TextRollouts(LightningDataModule):
             raise ValueError("expected an agent: call connect(agent) before train_dataloader()")
         rank = 0 if self.trainer is None else self.trainer.global_rank
         self.seeds = world_seeds(self.seed, self.num_worlds, rank=rank)
-        worlds = TextWorlds(
-            [
-                PromptedWorld(self._world(number), self.prompt, number=number, seed=seed)
-                for number, seed in enumerate(self.seeds)
-            ]
-        )
         plan = RolloutPlan(
             num_steps=self.num_steps,
             num_rollouts=self.num_rollouts,
@@ -262,10 +234,7 @@ class TextRollouts(LightningDataModule):
             rank=rank,
             bootstrap_at_limit=self.bootstrap_at_limit,
         )
-        if self.num_processes == 1:
-            collector = RolloutCollector(self._agent, worlds, plan)
-        else:
-            collector = ProcessRolloutCollector(self._agent, worlds, plan, self.num_processes)
+        collector = self._collector_of(self._agent, plan)
         if self._saved is not None:
             own = self._saved["ranks"][rank]
             collector.load_state_dict(own["collector"])
@@ -273,6 +242,18 @@ class TextRollouts(LightningDataModule):
             self._saved = None
         _logger.info("seeds of the worlds of rank %d: %s", rank, list(self.seeds))
         return collector
+
+    def _collector_of(self, agent: Agent, plan: RolloutPlan) -> RolloutCollector:
+        """Return a collector on new worlds with the present seeds."""
+        worlds = TextWorlds(
+            [
+                PromptedWorld(self._world(number), self.prompt, number=number, seed=seed)
+                for number, seed in enumerate(self.seeds)
+            ]
+        )
+        if self.num_processes == 1:
+            return RolloutCollector(agent, worlds, plan)
+        return ProcessRolloutCollector(agent, worlds, plan, self.num_processes)
 
     def _world(self, number: int) -> TextEnv:
         """Return a new world by its index."""
@@ -331,15 +312,7 @@ class TextRollouts(LightningDataModule):
         """
         if not state_dict:
             return
-        expected, found = state_dict["identity"], self._identity()
-        other = [key for key in found if found[key] != expected.get(key)]
-        if other:
-            raise UserError(
-                "expected the worlds of the interrupted run, with "
-                + "; ".join(f"`{key}`: {expected.get(key)}" for key in other)
-                + f", got {'; '.join(f'{found[key]}' for key in other)}: restore them, or start a "
-                "new run"
-            )
+        expect_same(state_dict["identity"], self._identity(), what="worlds")
         self._saved = None
         self._close()
         self._saved = state_dict

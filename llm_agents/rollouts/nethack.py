@@ -23,6 +23,7 @@ from llm_agents.rewards.motif import MessageReward
 from llm_agents.rollouts.nethack_collector import NetHackCollector, NetHackPlan
 from llm_agents.rollouts.nethack_statistics import GameStatistics
 from llm_agents.rollouts.seeds import Purpose, derived_seed
+from llm_agents.rollouts.stream import Stream, expect_frames, expect_same
 
 _logger = logging.getLogger(__name__)
 
@@ -114,11 +115,7 @@ class NetHackRollouts(LightningDataModule):
             raise UserError(f"expected `num_threads` of at least 1, got {self.num_threads}")
         if self.observed not in ("reached", "acting"):
             raise UserError(f"expected `observed` reached or acting, got {self.observed!r}")
-        if self.total_frames < self.frames_per_rollout:
-            raise UserError(
-                f"expected `total_frames` of at least one rollout, num_games · num_steps = "
-                f"{self.frames_per_rollout}, got {self.total_frames}"
-            )
+        expect_frames(self.total_frames, self.frames_per_rollout, places="num_games")
 
     # --- sizes
 
@@ -171,10 +168,12 @@ class NetHackRollouts(LightningDataModule):
         self.connect(cast(NetHackLearner, module))
 
     def teardown(self, stage: str | None = None) -> None:
-        """End the games."""
+        """End the games; the reward keeps what it said, if it has a cache."""
         if stage not in (None, "fit"):
             return
         self.close()
+        if self.reward is not None:
+            self.reward.save_cache()
         if self._threads_before is not None:
             torch.set_num_threads(self._threads_before)
             self._threads_before = None
@@ -271,23 +270,13 @@ class NetHackRollouts(LightningDataModule):
         """
         if not state_dict:
             return
-        expected, found = state_dict["identity"], self._identity()
-        other = [key for key in found if found[key] != expected.get(key)]
-        if other:
-            raise UserError(
-                "expected the games of the interrupted run, with "
-                + "; ".join(f"`{key}`: {expected.get(key)}" for key in other)
-                + f", got {'; '.join(f'{found[key]}' for key in other)}: restore them, or start a "
-                "new run"
-            )
+        expect_same(state_dict["identity"], self._identity(), what="games")
         self.close()
         self._saved = state_dict
 
 
-class NetHackStream:
-    """The run's rollouts from where the collector stands; their number is known from the beginning.
-
-    A trainer fetches a batch ahead from data of unknown length: an update too early.
+class NetHackStream(Stream):
+    """The run's rollouts from where the collector stands.
 
     Args:
         collector: Collects them.
@@ -295,9 +284,6 @@ class NetHackStream:
         trainer: Told to stop after the last one, however many epochs it was to train for.
         overlap: Collect the next one while the last one is being learnt from.
         num_threads: Threads of PyTorch for collecting; None leaves them alone.
-
-    Attributes:
-        number: Rollouts given out.
     """
 
     def __init__(
@@ -309,24 +295,26 @@ class NetHackStream:
         overlap: bool = False,
         num_threads: int | None = None,
     ) -> None:
-        self.number = 0
-        self._collector, self._statistics, self._trainer = collector, statistics, trainer
+        super().__init__(collector.plan.num_rollouts, trainer, data="NetHackRollouts")
+        self._number = 0
+        self._collector, self._statistics = collector, statistics
         self._executor = (
             ThreadPoolExecutor(1, "nethack", _set_threads, (num_threads,)) if overlap else None
         )
         self._pending: Future[NetHackRollout] | None = None
         self._failed = False
 
-    def __len__(self) -> int:
-        """Return the rollouts of the whole run, those before an interruption included."""
-        return self._collector.plan.num_rollouts
+    @property
+    def number(self) -> int:
+        """Return the rollouts given out, those before an interruption included."""
+        return self._number
 
     def __iter__(self) -> Iterator[NetHackRollout]:
         """Yield the rollouts that are left."""
         asked = time.perf_counter()
         while self.number < len(self):
             rollout = self._next()
-            self.number += 1
+            self._number += 1
             self._statistics.add(rollout.episodes)
             now = time.perf_counter()
             metrics = {
@@ -336,9 +324,9 @@ class NetHackStream:
             }
             asked = now
             self._begin_next()
-            self._stop_after_last()
+            self.stop_after_last()
             yield replace(rollout, metrics=metrics)
-        self._stop_after_last()
+        self.stop_after_last()
 
     @property
     def has_failed(self) -> bool:
@@ -364,11 +352,6 @@ class NetHackStream:
         self._collector.player.refresh()
         self._pending = self._executor.submit(self._collector.collect)
 
-    def _stop_after_last(self) -> None:
-        """Tell the trainer if there is nothing left."""
-        if self._trainer is not None and self.number >= len(self):
-            self._trainer.should_stop = True
-
     # --- saving
 
     def saved(self) -> dict[str, Any]:
@@ -382,27 +365,11 @@ class NetHackStream:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `saved` was called."""
-        self.number = int(state["number"])
+        self._number = int(state["number"])
         self._collector.load_state_dict(state["collector"])
         if state["pending"] is not None:
             self._pending = Future()
             self._pending.set_result(NetHackRollout.of_state(state["pending"]))
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the position; the rest is the data module's to save."""
-        return {"number": self.number}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Check that the data module has gone back to the position.
-
-        Raises:
-            ValueError: It has not.
-        """
-        if state["number"] != self.number:
-            raise ValueError(
-                f"expected rollout {state['number']} to come next, got {self.number}: restore the "
-                "state of `NetHackRollouts` first, as a trainer does"
-            )
 
     def close(self) -> None:
         """End the games, once a rollout that is being collected is there."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from llm_agents.errors import UserError
 from llm_agents.policies.nethack_types import PlayedGame
+from llm_agents.rollouts.statistics import LastEpisodes
 
 MEANS = {
     "score": "score_mean",
@@ -27,31 +26,12 @@ MEANS = {
 """What is averaged, and its name in the log."""
 
 
-class GameStatistics:
-    """Means over the last finished games, and their number over the whole run.
-
-    Args:
-        window: Games that the means are over.
-
-    Attributes:
-        num_games: Games of the run that have finished.
-    """
-
-    def __init__(self, window: int = 100) -> None:
-        if window < 1:
-            raise UserError(f"expected `window` of at least 1, got {window}")
-        self.num_games = 0
-        self._last: deque[PlayedGame] = deque(maxlen=window)
-
-    def add(self, games: Iterable[PlayedGame]) -> None:
-        """Count games in, in the order in which they ended."""
-        for game in games:
-            self.num_games += 1
-            self._last.append(game)
+class GameStatistics(LastEpisodes[PlayedGame]):
+    """Means over the last finished games, and their number over the whole run."""
 
     def summary(self) -> dict[str, float]:
         """Return means by their names in the log; only the number before the first game ended."""
-        found = {"rollout/episodes": float(self.num_games)}
+        found = {"rollout/episodes": float(self.num_episodes)}
         if self._last:
             for field, name in MEANS.items():
                 found[f"rollout/{name}"] = fmean(float(getattr(game, field)) for game in self._last)
@@ -59,10 +39,9 @@ class GameStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"num_games": self.num_games, "last": [vars(game).copy() for game in self._last]}
+        return {"num_games": self.num_episodes, "last": [vars(game).copy() for game in self._last]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting from a saved state."""
-        self.num_games = int(state["num_games"])
-        self._last.clear()
-        self._last.extend(PlayedGame(**game) for game in state["last"])
+        last = (PlayedGame(**game) for game in state["last"])
+        self._restore(int(state["num_games"]), last)

@@ -12,6 +12,21 @@ from llm_agents.rollouts.prompted import PromptedWorld
 from llm_agents.types import Agent, Choice, Episode
 
 
+def shares(num_episodes: int, num_worlds: int) -> list[int]:
+    """Return how many episodes each world plays; they differ by one at most.
+
+    Raises:
+        ValueError: There is no world or nothing to play.
+    """
+    if num_worlds < 1 or num_episodes < 1:
+        raise ValueError(
+            f"expected at least one world and one episode, got {num_worlds} worlds and "
+            f"{num_episodes} episodes"
+        )
+    share, rest = divmod(num_episodes, num_worlds)
+    return [share + (e < rest) for e in range(num_worlds)]
+
+
 def play(
     agent: Agent,
     worlds: Sequence[TextEnv],
@@ -37,14 +52,8 @@ def play(
     Raises:
         ValueError: There is no world or nothing to play.
     """
-    if not worlds or num_episodes < 1:
-        raise ValueError(
-            f"expected at least one world and one episode, got {len(worlds)} worlds and "
-            f"{num_episodes} episodes"
-        )
+    left = shares(num_episodes, len(worlds))
     prompted = [PromptedWorld(world, prompt, number=e) for e, world in enumerate(worlds)]
-    share, rest = divmod(num_episodes, len(worlds))
-    left = [share + (e < rest) for e in range(len(worlds))]
     played: list[list[Episode]] = [[] for _ in worlds]
     shown: dict[int, Choice] = {e: prompted[e].reset() for e in range(len(worlds)) if left[e]}
     while shown:

@@ -1,20 +1,23 @@
-"""What the last episodes were like."""
+"""What the last episodes were like, and how many there were."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from llm_agents.errors import UserError
 from llm_agents.types import Episode
 
+E = TypeVar("E")
 
-class EpisodeStatistics:
-    """Means over the last finished episodes of all worlds, and counts over the whole run.
+
+class LastEpisodes(Generic[E]):
+    """The last finished episodes, and the count over the whole run.
 
     Args:
-        window: Episodes that the means are over.
+        window: Episodes that are held.
 
     Attributes:
         num_episodes: Episodes of the run that have finished.
@@ -22,15 +25,25 @@ class EpisodeStatistics:
 
     def __init__(self, window: int = 100) -> None:
         if window < 1:
-            raise ValueError(f"expected `window` of at least 1, got {window}")
+            raise UserError(f"expected `window` of at least 1, got {window}")
         self.num_episodes = 0
-        self._last: deque[Episode] = deque(maxlen=window)
+        self._last: deque[E] = deque(maxlen=window)
 
-    def add(self, episodes: Iterable[Episode]) -> None:
+    def add(self, episodes: Iterable[E]) -> None:
         """Count episodes in, in the order in which they ended."""
         for episode in episodes:
             self.num_episodes += 1
             self._last.append(episode)
+
+    def _restore(self, num_episodes: int, last: Iterable[E]) -> None:
+        """Go on counting from there."""
+        self.num_episodes = num_episodes
+        self._last.clear()
+        self._last.extend(last)
+
+
+class EpisodeStatistics(LastEpisodes[Episode]):
+    """Means over the last finished episodes of all worlds, and counts over the whole run."""
 
     def summary(self) -> dict[str, float]:
         """Return means by name, to be logged below ``rollout/``; empty before the first episode."""
@@ -52,6 +65,5 @@ class EpisodeStatistics:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting from a saved state."""
-        self.num_episodes = int(state["num_episodes"])
-        self._last.clear()
-        self._last.extend(Episode(*numbers) for numbers in state["last"])
+        last = (Episode(*numbers) for numbers in state["last"])
+        self._restore(int(state["num_episodes"]), last)

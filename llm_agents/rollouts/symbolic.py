@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
+from lightning import LightningModule
 from torch import Tensor, nn
 
 from llm_agents.envs import Observation, TextEnv
@@ -21,7 +22,8 @@ from llm_agents.policies.babyai_symbolic import VIEW, SymbolicDecisions
 from llm_agents.policies.modes import evaluation
 from llm_agents.rollouts.collector import RolloutPlan
 from llm_agents.rollouts.datamodule import TextRollouts, WorldOptions
-from llm_agents.rollouts.seeds import Purpose, derived_seed, world_seeds
+from llm_agents.rollouts.playing import shares
+from llm_agents.rollouts.seeds import Purpose, derived_seed
 from llm_agents.types import Episode, SymbolicRollout
 
 _NUM_CELLS = VIEW[0] * VIEW[1] * VIEW[2]
@@ -76,6 +78,7 @@ class SymbolicWorld:
         self._next_seed = seed
         self.image = np.zeros(VIEW, np.uint8)
         self.mission = ""
+        self.actions: tuple[str, ...] = ()
 
     def reset(self) -> None:
         """Begin an episode."""
@@ -93,6 +96,7 @@ class SymbolicWorld:
         """Take over what the world shows."""
         self.image = np.array(observation.vector[:_NUM_CELLS], np.uint8).reshape(VIEW)
         self.mission = mission_of(observation.goal)[0]
+        self.actions = observation.actions
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs: plain numbers and strings."""
@@ -274,49 +278,23 @@ class SymbolicRollouts(TextRollouts):
             seed=seed,
         )
 
-    def setup(self, stage: str | None = None) -> None:
-        """Take the module in training as the agent.
-
-        Raises:
-            UserError: It acts on text.
-        """
-        if stage not in (None, "fit") or self.trainer is None:
-            return
-        module = self.trainer.lightning_module
+    def _check_agent(self, module: LightningModule) -> None:
+        """Refuse a module that acts on text."""
         if not isinstance(module, SymbolicAgent):
             raise UserError(
                 f"expected a method that acts on images, such as SymbolicPPO, with "
                 f"SymbolicRollouts, got {type(module).__name__}: give it TextRollouts"
             )
-        self.connect(cast(Any, module))
 
-    def _new_collector(self) -> Any:  # noqa: ANN401  (of another kind, used alike)
-        """Build the worlds and go on where a saved state stood."""
-        agent = cast(SymbolicAgent | None, self._agent)
-        if agent is None:
-            raise ValueError("expected an agent: call connect(agent) before train_dataloader()")
-        rank = 0 if self.trainer is None else self.trainer.global_rank
-        self.seeds = world_seeds(self.seed, self.num_worlds, rank=rank)
+    def _collector_of(self, agent: Any, plan: RolloutPlan) -> Any:  # noqa: ANN401  (of another kind)
+        """Return a collector on new worlds with the present seeds."""
         worlds = [
             SymbolicWorld(
                 self._world(number), number=number, seed=seed, num_actions=agent.num_actions
             )
             for number, seed in enumerate(self.seeds)
         ]
-        plan = RolloutPlan(
-            num_steps=self.num_steps,
-            num_rollouts=self.num_rollouts,
-            seed=self.seed,
-            rank=rank,
-            bootstrap_at_limit=self.bootstrap_at_limit,
-        )
-        collector = SymbolicCollector(agent, worlds, plan)
-        if self._saved is not None:
-            own = self._saved["ranks"][rank]
-            collector.load_state_dict(own["collector"])
-            self.statistics.load_state_dict(own["statistics"])
-            self._saved = None
-        return collector
+        return SymbolicCollector(agent, worlds, plan)
 
 
 def play_symbolic(
@@ -333,13 +311,7 @@ def play_symbolic(
         num_episodes: At least 1.
         generator: Source of the agent's draws.
     """
-    if not worlds or num_episodes < 1:
-        raise ValueError(
-            f"expected at least one world and one episode, got {len(worlds)} worlds and "
-            f"{num_episodes} episodes"
-        )
-    share, rest = divmod(num_episodes, len(worlds))
-    left = [share + (e < rest) for e in range(len(worlds))]
+    left = shares(num_episodes, len(worlds))
     seen = [
         SymbolicWorld(world, number=e, num_actions=agent.num_actions)
         for e, world in enumerate(worlds)

@@ -11,7 +11,6 @@ import pytest
 from llm_agents.envs import nethack_screen, nethack_tasks
 from llm_agents.envs.nethack_screen import (
     Stat,
-    ansi_screen,
     copy_windows,
     message_text,
     screen_lines,
@@ -54,22 +53,12 @@ def test_status_text(hunger: int, word: str) -> None:
     assert status_text(stats) == f"Dlvl:3 $:12 HP:10 (14) Xp:2{word}"
 
 
-def test_screens_are_lines_with_runs_of_color() -> None:
+def test_screens_are_lines() -> None:
     chars = np.full((24, 80), 32, dtype=np.uint8)
-    colors = np.zeros((24, 80), dtype=np.int8)
     chars[0, :3] = [72, 105, 33]
-    colors[0, :3] = [7, 7, 9]
-    chars[2, 1], colors[2, 1] = 64, 16 + 15  # higher bits are not color
+    chars[2, 1] = 64
     chars[3, 0] = 46
     assert screen_lines(chars)[:4] == ["Hi!", "", " @", "."]
-    lines = ansi_screen(chars, colors, np.array([3, 0], dtype=np.uint8)).split("\n")
-    assert len(lines) == 24
-    assert lines[0] == "\033[0;37mHi\033[0;91m!\033[0m"
-    assert lines[1] == "\033[0m"
-    assert lines[2] == " \033[0;97m@\033[0m"
-    assert lines[3] == "\033[7m.\033[0m\033[0m"
-    black = ansi_screen(chars, colors).split("\n")[3]
-    assert black == "\033[0;90m.\033[0m"
 
 
 @pytest.mark.parametrize("place", [(0, 0), (5, 40), (12, 79), (23, 0), (23, 79), (40, 90), (8, 71)])

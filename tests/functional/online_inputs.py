@@ -6,13 +6,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.reference import gae as reference
 
+settled = settings(deadline=None, max_examples=60)
+SEEDS = st.integers(0, 10**6)
+MODERATE = st.floats(-3, 3)
+
 
 def exact(numbers: object) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
+
+
+def close(found: Tensor, expected: object, atol: float = 6e-7) -> None:
+    torch.testing.assert_close(found.detach(), exact(expected), rtol=0, atol=atol)
 
 
 def flags(*rows: object) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from llm_agents.envs.base import Observation, TextEnv
+from llm_agents.methods.minibatches import Samples
 from llm_agents.methods.online_ppo import OnlinePPO
 from llm_agents.types import Agent, Choice, Decisions, Episode, Rollout
 
@@ -150,3 +151,20 @@ def fit(module: OnlinePPO, rollouts: Rollouts, folder: Path, **options: Any) -> 
     metrics = Metrics()
     trainer(folder, metrics, **options).fit(module, rollouts)
     return metrics
+
+
+def some_samples(advantages: list[float], mask: Tensor | None = None) -> Samples:
+    """Return samples of which only the advantages matter."""
+    count = len(advantages)
+    column = torch.zeros(count, 1)
+    return Samples(
+        choices=tuple(Choice(f"{row}", ("a",)) for row in range(count)),
+        index=torch.zeros(count, dtype=torch.int64),
+        mask=torch.ones(count, 1, dtype=torch.bool) if mask is None else mask,
+        log_probs=column,
+        values=column,
+        advantages=torch.tensor(advantages)[:, None],
+        returns=column,
+        ref_log_probs=None,
+        choice_ids=torch.arange(count),
+    )

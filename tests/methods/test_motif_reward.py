@@ -298,7 +298,7 @@ def test_a_resumed_run_goes_on_alike(folder: Path, tmp_path: Path, step: int) ->
         trainer(tmp_path / "c", max_epochs=3).fit(
             make(keep="last"), datamodule=source(folder, held_out=0.3), ckpt_path=path
         )
-    with pytest.raises(UserError, match="the checkpoint is not of this reward model"):
+    with pytest.raises(UserError, match="does not fit the reward model"):
         trainer(tmp_path / "c", max_epochs=3).fit(
             make(scorer=MessageEncoder()), datamodule=source(folder), ckpt_path=path
         )

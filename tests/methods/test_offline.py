@@ -99,6 +99,22 @@ def test_epochs_are_refused_as_a_budget(toy: Any) -> None:
         trainer.fit(nll(toy), datamodule=toy.data())
 
 
+def test_the_budget_may_be_rounds_of_the_data(toy: Any) -> None:
+    """Eight preferred responses, two batches of two a step: 1.5 rounds are three steps."""
+    module = nll(toy, options=OfflineOptions(epochs=1.5))
+    log = toy.StepLog()
+    trainer = toy.trainer(-1, log, accumulate_grad_batches=2, val_check_interval=1 / 3)
+    trainer.fit(module, datamodule=toy.data(batch_size=2))
+    assert (module.total_steps, len(log.losses)) == (3, 6)
+    assert trainer.fit_loop.epoch_loop.max_steps == -1, "put back at the end"
+    with pytest.raises(
+        UserError, match=r"one of `trainer\.max_steps`.* and `options\.epochs`.*both"
+    ):
+        toy.fit(nll(toy, options=OfflineOptions(epochs=1)), max_steps=2)
+    with pytest.raises(UserError, match=r"`options\.epochs` above 0"):
+        OfflineOptions(epochs=0)
+
+
 def test_a_fraction_between_validations_is_one_of_the_budget(toy: Any) -> None:
     trainer = toy.trainer(40, val_check_interval=0.1, accumulate_grad_batches=3)
     budget = TrainerBudget.of(trainer)

@@ -17,10 +17,9 @@ from torch import Tensor
 from llm_agents.envs.toy import Chest, Corridor, Lamp
 from llm_agents.errors import UserError
 from llm_agents.methods import POAD, TWOSOME, OnlinePPO, PPOConfig, TokenPPOConfig, load_agent
-from llm_agents.methods.minibatches import Samples, passes, update_steps, weighted_passes
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.types import Choice, Rollout
-from tests.methods.online import Rollouts, fit, trainer
+from tests.methods.online import Rollouts, fit, some_samples, trainer
 
 LORA = LoraConfig(r=4, alpha=8, targets="all-linear")
 DROPOUT = LoraConfig(r=4, alpha=8, targets="all-linear", dropout=0.5)
@@ -66,118 +65,7 @@ def stored(module: OnlinePPO, count: int, world: type = Chest, num_steps: int = 
     return list(Rollouts(module, [world(seed=e) for e in range(4)], num_steps, count))
 
 
-# --- the order of an update
-
-
-def test_each_epoch_goes_through_all_samples_once() -> None:
-    config = PPOConfig(num_epochs=3, num_minibatches=4, accumulate=2, order="phases")
-    steps = list(update_steps(31, config, torch.Generator().manual_seed(0)))
-    assert [s.network for s in steps] == 3 * (4 * ["critic"] + 4 * ["policy"])
-    for epoch in range(3):
-        for part in (steps[8 * epoch : 8 * epoch + 4], steps[8 * epoch + 4 : 8 * epoch + 8]):
-            rows = torch.cat([rows for step in part for rows in step.chunks])
-            assert sorted(rows.tolist()) == list(range(31))
-    sizes = [sum(map(len, step.chunks)) for step in steps]
-    assert max(sizes) - min(sizes) == 1
-
-
-def test_the_minibatches_of_the_released_twosome() -> None:
-    config = PPOConfig(
-        num_epochs=1, num_minibatches=4, accumulate=8, critic_minibatches=4, order="phases"
-    )
-    steps = list(update_steps(128, config, torch.Generator()))
-    assert [[len(rows) for rows in step.chunks] for step in steps] == 4 * [[32]] + 4 * [8 * [4]]
-
-
-def test_the_minibatches_of_the_released_poad() -> None:
-    config = TokenPPOConfig(num_epochs=5, num_minibatches=2, accumulate=16)
-    steps = list(update_steps(128, config, torch.Generator()))
-    assert [s.network for s in steps] == 10 * ["critic", "policy"]
-    assert [[len(rows) for rows in step.chunks] for step in steps[:2]] == [[64], 16 * [4]]
-    assert torch.equal(steps[0].chunks[0], torch.cat(steps[1].chunks))
-    first, third = steps[0].chunks[0], steps[4].chunks[0]
-    assert not torch.equal(first, third), "a permutation an epoch"
-
-
-def test_passes_hold_equal_choices_together() -> None:
-    ids = torch.tensor([4, 1, 4, 2, 1, 9])
-    found = passes(ids, 2)
-    assert sorted(torch.cat(found).tolist()) == list(range(6))
-    assert [set(ids[rows].tolist()) for rows in found] == [{4, 1}, {2, 9}]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"num_minibatches": 5, "accumulate": 2}, "9 steps can't be split into 10"),
-        ({"num_minibatches": 5, "normalize_advantages": "chunk"}, "it needs 10"),
-    ],
-)
-def test_a_rollout_that_is_too_short_is_refused(wrong: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        list(update_steps(9, PPOConfig(**wrong), torch.Generator()))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"gamma": 1.2}, {"num_epochs": 0}, {"clip_epsilon": 0.0}, {"target_kl": 0.0}, {"lr": -1.0}],
-)
-def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"ppo.{next(iter(wrong))}"):
-        PPOConfig(**wrong)
-    with pytest.raises(UserError, match="critic_minibatches"):
-        PPOConfig(order="interleaved", critic_minibatches=2)
-
-
 # --- what a step is taken on
-
-
-def some_samples(advantages: list[float], mask: Tensor | None = None) -> Samples:
-    """Return samples of which only the advantages matter."""
-    count = len(advantages)
-    column = torch.zeros(count, 1)
-    return Samples(
-        choices=tuple(Choice(f"{row}", ("a",)) for row in range(count)),
-        index=torch.zeros(count, dtype=torch.int64),
-        mask=torch.ones(count, 1, dtype=torch.bool) if mask is None else mask,
-        log_probs=column,
-        values=column,
-        advantages=torch.tensor(advantages)[:, None],
-        returns=column,
-        ref_log_probs=None,
-        choice_ids=torch.arange(count),
-    )
-
-
-def test_advantages_are_normalized_in_the_group_that_is_asked_for() -> None:
-    samples = some_samples([0.1, 0.2, -0.1, 0.4, 5.0, 7.0])
-    chunks = (torch.arange(4), torch.tensor([4, 5]))
-    config = PPOConfig(normalize_advantages="chunk", choices_per_pass=1)
-    found = list(weighted_passes(samples, chunks, config))
-    first = torch.cat([part.advantages for part, _ in found[:4]]).flatten()
-    expected = torch.tensor([-0.240192, 0.240192, -1.200961, 1.200961])
-    torch.testing.assert_close(first, expected, atol=2e-6, rtol=0)
-    assert [weight for _, weight in found] == pytest.approx(6 * [1 / 6])
-
-    biased = replace(config, unbiased_deviation=False)
-    part, _ = next(weighted_passes(samples, chunks[:1], replace(biased, choices_per_pass=None)))
-    expected = torch.tensor([-0.277350, 0.277350, -1.386750, 1.386750])
-    torch.testing.assert_close(part.advantages.flatten(), expected, atol=2e-6, rtol=0)
-
-    config = PPOConfig(normalize_advantages="minibatch", choices_per_pass=None)
-    parts = [part.advantages for part, _ in weighted_passes(samples, chunks, config)]
-    whole = torch.cat(parts)
-    assert float(whole.mean()) == pytest.approx(0, abs=1e-6)
-    assert float(whole.std()) == pytest.approx(1, abs=1e-6)
-
-
-def test_chunks_weigh_what_they_hold_or_all_alike() -> None:
-    samples = some_samples([1.0, 2.0, 3.0, 4.0])
-    chunks = (torch.tensor([0]), torch.tensor([1, 2, 3]))
-    config = PPOConfig(normalize_advantages="none", choices_per_pass=None)
-    assert [w for _, w in weighted_passes(samples, chunks, config)] == [0.25, 0.75]
-    config = replace(config, chunk_weights="equal")
-    assert [w for _, w in weighted_passes(samples, chunks, config)] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("split", [{"accumulate": 5}, {"choices_per_pass": 1}])

@@ -103,7 +103,7 @@ def test_a_trunk_changes_nothing(whole_sequences, make_policy, tmp_path):
     lora = LoraConfig(r=4, alpha=8, targets=("q_proj", "v_proj"), top_layers=1)
     policy = make_policy("llama", lora=lora, weights=0.1, trunk_cache=str(tmp_path))
     policy.eval()
-    trunk, choices = policy._pass.trunk, random_choices(3, 3)
+    trunk, choices = policy.forward_pass.trunk, random_choices(3, 3)
     if whole_sequences:
         choices = [EncodedChoice(c.prompt_ids, c.action_ids[:1], (1,)) for c in choices]
     tries = tries_of(choices)

@@ -85,7 +85,7 @@ def test_a_trunk_changes_nothing(make_policy, tmp_path):
     with torch.no_grad():
         expected = plain_node_states(*arguments)
         for _ in range(2):  # filled, then read
-            found = plain_node_states(*arguments, policy._pass.trunk)
+            found = plain_node_states(*arguments, policy.forward_pass.trunk)
             torch.testing.assert_close(found.states, expected.states, atol=1e-5, rtol=0)
 
 

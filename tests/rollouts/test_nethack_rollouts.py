@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -229,6 +230,16 @@ def test_statistics_and_speed_come_with_a_rollout() -> None:
     assert found.metrics["rollout/episodes"] == 12
     assert found.metrics["rollout/length_mean"] == 3
     assert found.metrics["time/frames_per_second"] > 0
+
+
+def test_a_reward_with_a_cache_keeps_what_it_said(tmp_path: Path) -> None:
+    first = toy_reward(cache=tmp_path)
+    data = rollouts(ToyLearner(toy_network()), reward=first)
+    next(iter(data.train_dataloader()))
+    data.teardown("fit")
+    assert first.scorer.asked > 0
+    again = toy_reward(cache=tmp_path)
+    assert again.num_remembered == first.num_remembered > 0
 
 
 # --- how a run goes on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llm_agents.errors import UserError
 from llm_agents.rollouts import EpisodeStatistics
 from llm_agents.types import Episode
 
@@ -38,5 +39,5 @@ def test_a_saved_state_goes_on_alike() -> None:
 
 
 def test_a_window_has_room() -> None:
-    with pytest.raises(ValueError, match="at least 1, got 0"):
+    with pytest.raises(UserError, match="at least 1, got 0"):
         EpisodeStatistics(window=0)

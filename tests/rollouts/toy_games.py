@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ class ByteScorer(MessageScorer):
         raise NotImplementedError
 
 
-def toy_reward(exponent: float = 3.0) -> MessageReward:
+def toy_reward(exponent: float = 3.0, cache: Path | None = None) -> MessageReward:
     """Return a reward of the toy's messages with mean 0, variance 1 and threshold 0.25."""
     quantiles = tuple(0.25 + 0.1 * (place - 9) for place in range(19))
     shaping = ShapingConfig(threshold_quantile=0.5, count_exponent=exponent)
-    return MessageReward(ByteScorer(), RewardStatistics(0.0, 1.0, quantiles), shaping=shaping)
+    statistics = RewardStatistics(0.0, 1.0, quantiles)
+    return MessageReward(ByteScorer(), statistics, shaping=shaping, cache=cache)
 
 
 class ToyGames:
