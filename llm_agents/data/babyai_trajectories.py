@@ -30,6 +30,7 @@ from llm_agents.errors import UserError
 from llm_agents.functional.action_scores import Normalization
 from llm_agents.policies import LanguagePolicy
 from llm_agents.types import Choice, Job
+from llm_agents.whole_files import write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class TrajectoryJob(Job):
                     f"expected a new file in `output`, got {file}, which this job has not written: "
                     "choose another name, or delete it"
                 )
-            _replace(beside, json.dumps(settings, indent=1))
+            write_text(beside, json.dumps(settings, indent=1))
             return
         found = json.loads(beside.read_text(encoding="utf8"))
         wanted = json.loads(json.dumps(settings))
@@ -323,13 +324,6 @@ def _babyai(world: TextEnv) -> BabyAIText:
     if not isinstance(world, BabyAIText):
         raise UserError(f"expected a world of BabyAI for its bot, got `{world.name}`")
     return world
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file at once."""
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(text, encoding="utf8")
-    new.replace(path)
 
 
 def _whole_episodes(part: Path) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from llm_agents.types import Prompt, PromptBatch, TokenBatch
+from llm_agents.whole_files import write_json
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ class DropReport:
             self.rows + other.rows, self.dropped + other.dropped, self.changed + other.changed
         )
 
+    def include(self, other: DropReport) -> None:
+        """Add the counts of `other`."""
+        self.rows += other.rows
+        self.dropped += other.dropped
+        self.changed += other.changed
+
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """Return plain numbers for JSON."""
         return {
@@ -90,11 +96,7 @@ class DropReport:
 
 def save_reports(reports: Mapping[str, DropReport], path: Path) -> None:
     """Write the reports of all splits to `path` as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plain = {name: report.as_dict() for name, report in reports.items()}
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf8")
-    temporary.replace(path)
+    write_json(path, {name: report.as_dict() for name, report in reports.items()})
 
 
 class Ragged:

@@ -46,12 +46,15 @@ class TextLimits:
         max_response_tokens: Longest response, end token included; a longer one loses its end.
         truncation: What a long prompt loses: its left end (``left``), or its oldest turns, then the
             beginning of its last one, but never the system line (``turns``).
+        append_eos: End responses with the end token, so that stopping is learnt. An empty response
+            has one either way: something of it must be scored.
     """
 
     template: Template
     max_prompt_tokens: int | None
     max_response_tokens: int
     truncation: Truncation = "left"
+    append_eos: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -104,10 +107,12 @@ class SplitEncoder:
         )
 
     def response(self, response: str, report: DropReport) -> list[int]:
-        """Return a response's ids with its end token, cut to its limit; cuts are counted."""
+        """Return a response's ids, cut to its limit; cuts are counted."""
         ids = self.encoder.encode_response(response, template=self.limits.template, max_tokens=None)
         if not response.strip():
             report.changed["responses empty"] += 1
+        elif not self.limits.append_eos:
+            ids = ids[:-1]
         if len(ids) > self.limits.max_response_tokens:
             report.changed["responses truncated (no end token)"] += 1
         return ids[: self.limits.max_response_tokens]

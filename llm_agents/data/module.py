@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from lightning import LightningDataModule
@@ -72,6 +72,7 @@ class OfflineDataModule(LightningDataModule):
         max_prompt_tokens: Longest prompt; None leaves it to the model's window.
         max_response_tokens: Longest response; a longer one loses its end and its end token.
         truncation: What a long prompt loses: its left end, or its oldest turns.
+        append_eos: End responses with the end token, so that stopping is learnt.
         batch_size: Rows (scored) or prompts (ranked) of a micro-batch.
         eval_batch_size: Prompts of a validation or test batch.
         reward_transform: Whether stored rewards are logits that a sigmoid brings to the objective's
@@ -83,6 +84,9 @@ class OfflineDataModule(LightningDataModule):
         seed: Decides the order of the data; None takes the run's `seed_everything`, else 0.
     """
 
+    samples: ClassVar[str] = "hha"
+    """Which bundled data ``sample`` stands for."""
+
     def __init__(
         self,
         train: Sources,
@@ -93,6 +97,7 @@ class OfflineDataModule(LightningDataModule):
         max_prompt_tokens: int | None = None,
         max_response_tokens: int = 128,
         truncation: Truncation = "left",
+        append_eos: bool = True,
         batch_size: int = 4,
         eval_batch_size: int = 16,
         reward_transform: Literal["sigmoid", "none"] = "none",
@@ -104,7 +109,9 @@ class OfflineDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.sources = {"train": train, "validation": validation, "test": test}
-        self.limits = TextLimits(template, max_prompt_tokens, max_response_tokens, truncation)
+        self.limits = TextLimits(
+            template, max_prompt_tokens, max_response_tokens, truncation, append_eos
+        )
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.reward_transform = reward_transform
@@ -262,6 +269,7 @@ class OfflineDataModule(LightningDataModule):
         return read_examples(
             source,
             role=role,
+            samples=self.samples,
             on_malformed=self.rules.on_malformed,
             roleless_paragraphs=self.rules.roleless_paragraphs,
         )
@@ -341,6 +349,14 @@ class OfflineDataModule(LightningDataModule):
         named = _named([source] if isinstance(source, str) else source or [])
         return {name: self._read_unseen(one, "test")[0] for name, one in named.items()}
 
+    def read_validation_examples(self) -> list[Example]:
+        """Read the validation prompts with their responses; needs no policy and no setup."""
+        source = self.sources["validation"]
+        if source is None:
+            return []
+        examples, report = self._read_unseen(source, "validation")
+        return limit(examples, self.rules.max_validation, report)
+
     @property
     def test_names(self) -> list[str]:
         """Return the names of the test sets, in order."""
@@ -418,10 +434,14 @@ class OfflineDataModule(LightningDataModule):
     def set_sampling(self, weights: Tensor, num_batches: int) -> None:
         """Draw rows in proportion to `weights`, with replacement, from the next loader on.
 
+        Where rows are drawn by weights already, it holds from the next step on.
+
         Args:
             weights: ``[N]``, one a response (scored), or one a prompt (ranked); at least 0.
             num_batches: Micro-batches of a process until the loader ends.
         """
+        if self._sampling is not None and self._stream is not None:
+            self._stream.sampler.reweigh(weights)
         self._sampling = weights, num_batches
 
     def fingerprint(self) -> str:

@@ -20,11 +20,12 @@ import torch
 from lightning import LightningDataModule
 from torch import Tensor
 
-from llm_agents.data.motif_layout import TIE, MotifPairs
+from llm_agents.data.motif_layout import MotifPairs
 from llm_agents.data.motif_pairs import PairTable
 from llm_agents.data.streams import EvaluationStream
 from llm_agents.errors import UserError
 from llm_agents.policies.message_scorer import MessageScorer
+from llm_agents.rewards.annotator import TIE
 from llm_agents.types import MessageObservations, MessagePairs
 
 _logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from llm_agents.data.motif_layout import MotifPairs, caption_table, preference_path
 from llm_agents.data.motif_preferences import PreferenceFile, record_digest
 from llm_agents.errors import UserError
+from llm_agents.job_progress import job_progress
 from llm_agents.rewards.annotation_report import agreement, preference_counts
 from llm_agents.rewards.annotator import UNKNOWN, Annotated, Annotator, Pairs, Preferences
 from llm_agents.types import Job
@@ -40,11 +41,13 @@ class MotifAnnotation(Job):
         stats: Captions also tell depth, gold, hit points, level and hunger.
         num_chunks: Parts that the pairs are cut into; their number must be a multiple of it.
         chunk: Which of them this run annotates, from 0.
-        batch_size: Pairs that are annotated together; what a killed run loses at most.
+        batch_size: Pairs that are annotated together, and lost at most where a run is killed. By
+            default 256, or 4,096 for annotators that keep what they are told of each caption: the
+            more captions are asked about together, the faster, and those answers are not lost.
         flush_every: Batches after which the file is forced to disk.
         start_over: Forget this chunk's preferences first.
         log_folder: Keep the conversation about each pair there, as ``<pair>.txt``.
-        progress: Show a bar.
+        progress: Show how far it is.
     """
 
     def __init__(
@@ -56,12 +59,13 @@ class MotifAnnotation(Job):
         stats: bool = False,
         num_chunks: int = 1,
         chunk: int = 0,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         flush_every: int = 1,
         start_over: bool = False,
         log_folder: Path | None = None,
         progress: bool = True,
     ) -> None:
+        batch_size = annotator.pairs_together if batch_size is None else batch_size
         for key, value in (("batch_size", batch_size), ("flush_every", flush_every)):
             if value < 1:
                 raise UserError(f"expected `{key}` of at least 1, got {value}")
@@ -166,11 +170,8 @@ class MotifAnnotation(Job):
         self, pairs: MotifPairs, file: PreferenceFile, index: NDArray[np.int64]
     ) -> Counter[str]:
         """Annotate the pairs `index` and return what was counted."""
-        from rich.progress import Progress
-
         counts: Counter[str] = Counter()
-        with Progress(disable=not self.progress, transient=True) as bar:
-            task = bar.add_task("annotating pairs", total=len(index))
+        with job_progress("pairs annotated", len(index), is_shown=self.progress) as advance:
             for number, start in enumerate(range(0, len(index), self.batch_size), start=1):
                 rows = index[start : start + self.batch_size]
                 found = self.annotator.annotate(self._pairs(pairs, rows))
@@ -179,7 +180,7 @@ class MotifAnnotation(Job):
                 if number % self.flush_every == 0:
                     file.flush()
                 counts += found.counts
-                bar.advance(task, len(rows))
+                advance(len(rows))
         file.flush()
         return counts
 

@@ -24,13 +24,13 @@ from llm_agents.data.motif_recording import (
     EpisodeRecorder,
     RecordedEpisodes,
     RecordingPlan,
-    write_json,
     write_pairs,
 )
 from llm_agents.envs.nethack_tasks import TASKS, check_keys
 from llm_agents.envs.worker_processes import WorkerProcesses
 from llm_agents.errors import UserError
 from llm_agents.types import Job
+from llm_agents.whole_files import write_json
 
 _log = logging.getLogger(__name__)
 _REPORT_EVERY_SECONDS = 20.0
@@ -130,7 +130,7 @@ class MotifCollection(Job):
                 keys=self.plan.keys,
                 seed=self.plan.seed,
             )
-            write_json(output / "pairs.json", self._identity())
+            write_json(output / "pairs.json", self._identity(), indent=1)
         table = caption_table(MotifPairs.open(output))
         return {
             **_achieved(own),
@@ -175,7 +175,7 @@ class MotifCollection(Job):
             raise UserError(
                 f"the folder `{output}` holds pairs that were not collected here: choose another"
             )
-        write_json(path, own)
+        write_json(path, own, indent=1)
         (output / "episodes").mkdir(exist_ok=True)
 
     # --- recording

@@ -21,9 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from llm_agents.envs.nethack_screen import message_text, status_text
 from llm_agents.errors import UserError
-
-FIRST, SECOND, TIE, UNKNOWN = 0, 1, 2, 3
-"""Values of a preference: the better side, neither, or not annotated."""
+from llm_agents.rewards.annotator import UNKNOWN
 
 AnyArray = NDArray[Any]
 

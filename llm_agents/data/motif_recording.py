@@ -7,7 +7,6 @@ and ``info.json`` with parallel lists; so does one of Motif's authors.
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from llm_agents.data.motif_players import RecordedPlayer, make_player
 from llm_agents.envs.nethack import NetHackGame
 from llm_agents.envs.nethack_tasks import NetHackRules, field_of
 from llm_agents.errors import UserError
+from llm_agents.whole_files import write_json, write_whole
 
 REWARDS = "rewards"
 FACTS: Mapping[str, Any] = {
@@ -165,7 +165,7 @@ class RecordedEpisodes:
     def write_list(self) -> None:
         """Write ``info.json``."""
         columns = {key: [facts[key] for facts in self.facts] for key in (self.facts or ({},))[0]}
-        write_json(self.folder / "info.json", columns or {"seed": [], "steps": []})
+        write_json(self.folder / "info.json", columns or {"seed": [], "steps": []}, indent=1)
 
     def load(self, place: int) -> dict[str, NDArray[Any]]:
         """Return the arrays of an episode.
@@ -244,16 +244,11 @@ def write_pairs(
                 arrays[key][numbers, sides] = source.facts[place][key]
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write JSON under a temporary name and rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-    temporary.replace(path)
-
-
 def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a compressed file under a temporary name and rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # names are keys
-    temporary.replace(path)
+
+    def write(unfinished: Path) -> None:
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # names are keys
+
+    write_whole(path, write)

@@ -1,8 +1,8 @@
 """From files, folders and Hub ids to examples.
 
-A source is ``sample`` (bundled dialogues), a path of a JSON-lines file (plain or ``.gz``), a folder
-that `datasets` can read, a Hub data set id, or a list of these. The format is told by the first row
-of each file: see `llm_agents.data.rows`.
+A source is ``sample`` (the task's bundled data) or ``sample:NAME`` (another's), a path of a
+JSON-lines file (plain or ``.gz``), a folder that `datasets` can read, a Hub data set id, or a list
+of these. The format is told by the first row of each file: see `llm_agents.data.rows`.
 
 A Hub id may name more than the repository: ``owner/name/FOLDER@REVISION:SPLIT``.
 """
@@ -27,7 +27,8 @@ Source = str | Sequence[str]
 Role = Literal["train", "validation", "test"]
 OnMalformed = Literal["error", "skip"]
 
-SAMPLES = {"train": "hha.jsonl", "validation": "hha_validation.jsonl", "test": "hha_test.jsonl"}
+SAMPLES = ("comet", "faithdial", "hha", "reddit", "reddit_neg", "wow")
+_SAMPLE_ENDINGS = {"train": "", "validation": "_validation", "test": "_test"}
 
 _HUB_ID = re.compile(
     r"(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<folder>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
@@ -39,6 +40,7 @@ def read_examples(
     source: Source,
     *,
     role: Role = "train",
+    samples: str = "hha",
     on_malformed: OnMalformed = "error",
     roleless_paragraphs: Literal["drop", "keep"] = "drop",
 ) -> tuple[list[Example], DropReport]:
@@ -47,6 +49,7 @@ def read_examples(
     Args:
         source: ``"sample"``, a path, a Hub id, or a list of these.
         role: Which bundled sample, and which split of a data set without a named one.
+        samples: Which bundled data ``sample`` stands for: ``hha``, ``comet``, ``reddit`` …
         on_malformed: Whether a row that can't be read stops the run or is skipped and counted.
         roleless_paragraphs: What becomes of paragraphs of an hh-rlhf dialogue that begin with no
             role: PRO's conversion drops them, ``"keep"`` leaves them in their turn.
@@ -63,7 +66,8 @@ def read_examples(
     if not sources:
         raise UserError(f"expected at least one {role} source, got an empty list")
     for one in sources:
-        found, counts = _read_one(one, role, on_malformed, roleless_paragraphs == "keep")
+        where = _bundled(one, samples, role)
+        found, counts = _read_one(where, role, on_malformed, roleless_paragraphs == "keep")
         examples += found
         report += counts
     return examples, report
@@ -86,15 +90,12 @@ def _read_one(
     source: str, role: Role, on_malformed: OnMalformed, keep_paragraphs: bool
 ) -> tuple[list[Example], DropReport]:
     """Read one file, folder or Hub id."""
-    if source == "sample":
-        path = Path(str(files("llm_agents.data") / "samples" / SAMPLES[role]))
-    else:
-        path = Path(source).expanduser()
+    path = Path(source).expanduser()
     if path.is_file():
         rows: Iterable[tuple[str, object]] = _file_rows(path)
         name = str(path)
     else:
-        rows, name = _dataset_rows(source, role), source
+        rows, name = dataset_rows(source, role), source
     reader = _RowReader(name, on_malformed, keep_paragraphs)
     examples = [example for where, row in rows if (example := reader.read(where, row)) is not None]
     if not reader.report.rows:
@@ -161,8 +162,30 @@ def _parse(line: bytes, *, is_first: bool) -> object:
         return RowError(f"expected one JSON object a line, got {start!r}: {fault}{cure}")
 
 
-def _dataset_rows(source: str, role: Role) -> Iterator[tuple[str, object]]:
-    """Yield where each row of a `datasets` folder or Hub data set is, and its content."""
+def sample_file(name: str) -> Path:
+    """Return where a bundled sample is."""
+    return Path(str(files("llm_agents.data") / "samples" / name))
+
+
+def _bundled(source: str, samples: str, role: Role) -> str:
+    """Return the path of a bundled sample; any other source is itself."""
+    first, colon, name = source.partition(":")
+    if first != "sample":
+        return source
+    path = sample_file(f"{name or samples}{_SAMPLE_ENDINGS[role]}.jsonl")
+    if (colon and not name) or not path.is_file():
+        raise UserError(
+            f"expected `sample`, or `sample:` and one of {', '.join(SAMPLES)}, got {source!r}"
+        )
+    return str(path)
+
+
+def dataset_rows(source: str, role: Role) -> Iterator[tuple[str, object]]:
+    """Yield where each row of a `datasets` folder or Hub data set is, and its content.
+
+    Raises:
+        UserError: There is no such data set, or it has no such split.
+    """
     folder_name, _, folder_split = source.rpartition(":")
     local = next((c for c in (source, folder_name) if c and Path(c).expanduser().is_dir()), None)
     match = _HUB_ID.fullmatch(source)

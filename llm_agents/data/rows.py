@@ -7,9 +7,10 @@ r"""From one row of a data file to an example, in the three formats that are rea
     ``chosen``, ``rejected``: whole dialogues, as text (``\n\nHuman: …\n\nAssistant: …``) or as
     lists of messages; with ``prompt`` beside them, the two answers alone; ``rewards`` if known.
 ``common``
-    ``prompt`` or ``prompt_or_input_text`` (text or a list of messages), ``responses``,
-    ``references`` or ``response``; ``rewards`` or ``reward_components`` if known;
-    ``preferred`` is the good one's index (else the highest reward's, else the first).
+    ``prompt`` or ``prompt_or_input_text`` (text or a list of messages), ``knowledge`` if the answer
+    is to be grounded in it (it becomes the system turn); ``responses``, ``references`` or
+    ``response``; ``rewards``, ``reward`` or ``reward_components`` (with their ``final_reward``) if
+    known; ``preferred`` is the good one's index (else the highest reward's, else the first).
 
 A message is ``{"role": "system" | "user" | "assistant", "content": text}``.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from llm_agents.data.base import Example
+from llm_agents.rewards.knowledge import with_knowledge
 from llm_agents.types import Prompt, Turn
 
 RowFormat = Literal["pro", "hh_rlhf", "common"]
@@ -118,17 +120,16 @@ def read_common(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> 
     if not isinstance(row, Mapping):
         raise RowError(f"expected an object with the key prompt, got {_describe(row)}")
     key = "prompt" if row.get("prompt") is not None else "prompt_or_input_text"
-    prompt = _prompt(_field(row, key, str, list), key)
+    prompt = _grounded(_prompt(_field(row, key, str, list), key), row)
     responses: tuple[str, ...] = ()
     for name in ("responses", "references"):
         if row.get(name) is not None:
-            responses = _texts(row, name)
+            responses = (row[name],) if isinstance(row[name], str) else _texts(row, name)
     if row.get("response") is not None:
         responses = (_field(row, "response", str),)
     rewards = _rewards(row, "rewards", len(responses))
-    components = row.get("reward_components")
-    if rewards is None and isinstance(components, Mapping) and len(responses) == 1:
-        rewards = (_number(components.get("final_reward"), "reward_components.final_reward"),)
+    if rewards is None and len(responses) == 1:
+        rewards = _single_reward(row)
     preferred = _index(row, "preferred", len(responses)) if responses else 0
     if preferred is None:
         preferred = max(range(len(responses)), key=rewards.__getitem__) if rewards else 0
@@ -277,6 +278,24 @@ def _number(value: object, key: str) -> float:
     if not is_number or not math.isfinite(value):  # type: ignore[arg-type]  # told just before
         raise RowError(f"expected a finite number in `{key}`, got {_describe(value)}")
     return float(value)  # type: ignore[arg-type]  # told just before
+
+
+def _single_reward(row: Mapping[str, object]) -> tuple[float] | None:
+    """Return the stored score of a row's one response, or None if there is none."""
+    if row.get("reward") is not None:
+        return (_number(row["reward"], "reward"),)
+    if isinstance(components := row.get("reward_components"), Mapping):
+        return (_number(components.get("final_reward"), "reward_components.final_reward"),)
+    return None
+
+
+def _grounded(prompt: Prompt, row: Mapping[str, object]) -> Prompt:
+    """Return the prompt with the row's knowledge, if it has any, as its system turn."""
+    if row.get("knowledge") is None:
+        return prompt
+    if prompt[0].role == "system":
+        raise RowError("expected a prompt without a system turn beside `knowledge`, got both")
+    return with_knowledge(_field(row, "knowledge", str), prompt)
 
 
 def _index(row: object, key: str, count: int) -> int | None:

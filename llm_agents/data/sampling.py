@@ -103,6 +103,20 @@ class StepSampler:
             self.position += 1
             yield batch
 
+    def reweigh(self, weights: Tensor) -> None:
+        """Draw by other weights from the next step on.
+
+        Args:
+            weights: ``[R]``, at least 0 and finite, not all 0.
+
+        Raises:
+            ValueError: The rows were drawn evenly until now.
+        """
+        if self._cumulated is None:
+            raise ValueError("expected a sampler with weights: this one shuffles its rows")
+        self._cumulated = _cumulate(weights, len(self.lengths))
+        self._step.cache_clear()
+
     def batch(self, position: int) -> list[int]:
         """Return the rows of this process's micro-batch number `position`, longest first."""
         step, turn = divmod(position, self.shape.accumulation)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llm_agents.data.base import DropReport, Example
+from llm_agents.errors import UserError
 from llm_agents.types import Prompt
 
 
@@ -18,6 +19,8 @@ class RowRules:
     Args:
         on_malformed: A malformed row stops the run, or is left out and counted.
         drop_identical: Leave out ranked training rows whose responses are all the same.
+        min_responses: Ranked rows with fewer responses are left out. A reward model that is trained
+            on scores (`objective: scores`) takes 1: rows of one response each.
         too_long: Training prompts and responses beyond the limits are cut (``truncate``), or their
             rows left out (``drop``).
         roleless_paragraphs: Paragraphs of hh-rlhf dialogues that begin with no role are dropped, as
@@ -32,12 +35,18 @@ class RowRules:
 
     on_malformed: Literal["error", "skip"] = "error"
     drop_identical: bool = True
+    min_responses: int = 2
     too_long: Literal["truncate", "drop"] = "truncate"
     roleless_paragraphs: Literal["drop", "keep"] = "drop"
     rank_by: Literal["file", "reward"] = "file"
     train_on: Literal["preferred", "all"] = "preferred"
     max_train: int | None = None
     max_validation: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if self.min_responses < 1:
+            raise UserError(f"expected `min_responses` of at least 1, got {self.min_responses}")
 
 
 @dataclass(frozen=True)
@@ -119,12 +128,14 @@ def order_responses(
 def require_pairs(
     examples: Sequence[Example], rules: RowRules, report: DropReport
 ) -> list[Example]:
-    """Leave out what can't be ranked: single responses, and responses that are all the same."""
+    """Leave out what can't be ranked: too few responses, and responses that are all the same."""
     kept = []
     for example in examples:
-        if len(example.responses) < 2:
-            report.dropped["a single response"] += 1
-        elif rules.drop_identical and len(set(example.responses)) == 1:
+        count = len(example.responses)
+        if count < rules.min_responses:
+            reason = "a single response" if count == 1 else "too few responses"
+            report.dropped[reason] += 1
+        elif rules.drop_identical and count > 1 and len(set(example.responses)) == 1:
             report.dropped["identical responses"] += 1
         else:
             kept.append(example)

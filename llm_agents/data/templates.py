@@ -1,7 +1,8 @@
 """Where an answer ends, per prompt template: the strings to stop at, and the clean-up after them.
 
 How a dialogue is written out is the policy's matter (`LanguagePolicy.encode_prompt`): ``alol`` is
-the A-LoL release's layout, ``chat`` the model's own chat template, ``plain`` the bare text.
+the A-LoL release's layout, ``chat`` the model's own chat template, ``plain`` the bare text, ``eos``
+each turn followed by the end token, ``verbatim`` the text with nothing between it and the answer.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-Template = Literal["alol", "chat", "plain"]
+Template = Literal["alol", "chat", "plain", "eos", "verbatim"]
 
 _STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "alol": ("### Human", "### Assistant", "\n Human:", "\nHuman:"),
     "chat": (),
     "plain": ("\n\nHuman:", "\n\nAssistant:"),
+    "eos": (),
+    "verbatim": (),
 }
 
 

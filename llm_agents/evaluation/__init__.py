@@ -27,6 +27,7 @@ from llm_agents.evaluation.message_reward import (
     read_message_reward_results,
     write_message_reward_results,
 )
+from llm_agents.evaluation.meteor import MeteorWeights, meteor_score
 from llm_agents.evaluation.nethack import (
     GamesResult,
     GamesResults,
@@ -44,7 +45,7 @@ from llm_agents.evaluation.pictures import (
     plot_decisions,
     read_curve,
 )
-from llm_agents.evaluation.policy import evaluate_policy, rescore
+from llm_agents.evaluation.policy import evaluate_policy, mean_scores, rescore
 from llm_agents.evaluation.report import (
     AnyResults,
     comparison_table,
@@ -54,6 +55,7 @@ from llm_agents.evaluation.report import (
 )
 from llm_agents.evaluation.results import (
     Answer,
+    GoldResult,
     Results,
     RewardDescription,
     TestSetResult,
@@ -69,7 +71,7 @@ from llm_agents.evaluation.reward_model import (
     read_reward_results,
     write_reward_results,
 )
-from llm_agents.evaluation.text_metrics import distinct_n, num_words
+from llm_agents.evaluation.text_metrics import coverage, density, distinct_n, num_words
 
 __all__ = [
     "Answer",
@@ -81,8 +83,10 @@ __all__ = [
     "EpisodeResults",
     "GamesResult",
     "GamesResults",
+    "GoldResult",
     "Interval",
     "MessageRewardResults",
+    "MeteorWeights",
     "PairedDifference",
     "RandomAgent",
     "RankedMessage",
@@ -99,6 +103,8 @@ __all__ = [
     "compare",
     "compare_games",
     "comparison_table",
+    "coverage",
+    "density",
     "distinct_n",
     "episodes_table",
     "evaluate_agent",
@@ -107,7 +113,9 @@ __all__ = [
     "evaluate_policy",
     "evaluate_reward",
     "games_table",
+    "mean_scores",
     "message_reward_table",
+    "meteor_score",
     "num_words",
     "plot_credit",
     "plot_curves",

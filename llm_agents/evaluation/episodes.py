@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,12 +14,9 @@ import torch
 from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, Interval, bootstrap_mean, share
 from llm_agents.evaluation.results import (
-    FORMAT,
-    RESULTS_FILE,
-    only_finite,
     package_versions,
     read_object,
-    write_atomically,
+    write_object,
 )
 from llm_agents.types import Agent, Episode
 
@@ -227,12 +223,7 @@ def write_episode_results(folder: str | Path, results: EpisodeResults) -> Path:
         }
         for entry in results.episodes
     ]
-    values["details"] = only_finite(values["details"])
-    path = Path(folder) / RESULTS_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"format": FORMAT, "kind": KIND, **values}
-    write_atomically(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
-    return path
+    return write_object(folder, values, kind=KIND)
 
 
 def read_episode_results(folder: str | Path) -> EpisodeResults:

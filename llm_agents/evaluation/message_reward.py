@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,19 +16,16 @@ from rich.text import Text
 from torch import Tensor
 
 from llm_agents.data.motif import MotifData
-from llm_agents.data.motif_layout import TIE
 from llm_agents.data.motif_pairs import PairTable
 from llm_agents.envs.nethack_screen import message_text
 from llm_agents.evaluation.intervals import Interval, format_interval, share
 from llm_agents.evaluation.results import (
-    FORMAT,
-    RESULTS_FILE,
-    only_finite,
     package_versions,
     read_object,
-    write_atomically,
+    write_object,
 )
 from llm_agents.functional.preference import tied_preference_loss
+from llm_agents.rewards.annotator import TIE
 from llm_agents.rewards.motif import MessageReward
 
 _KIND = "message_reward"
@@ -191,12 +187,7 @@ def _share(outcomes: Tensor, confidence: float) -> Interval | None:
 
 def write_message_reward_results(folder: str | Path, results: MessageRewardResults) -> Path:
     """Write ``results.json`` to a folder, at once, and return its path."""
-    path = Path(folder) / RESULTS_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"format": FORMAT, "kind": _KIND, **asdict(results)}
-    values["details"] = only_finite(results.details)
-    write_atomically(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
-    return path
+    return write_object(folder, asdict(results), kind=_KIND)
 
 
 def read_message_reward_results(folder: str | Path) -> MessageRewardResults:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,12 +14,9 @@ import torch
 from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, Interval, bootstrap_mean, share
 from llm_agents.evaluation.results import (
-    FORMAT,
-    RESULTS_FILE,
-    only_finite,
     package_versions,
     read_object,
-    write_atomically,
+    write_object,
 )
 from llm_agents.policies.nethack_types import PlayedGame
 
@@ -210,12 +206,7 @@ def write_games_results(folder: str | Path, results: GamesResults) -> Path:
     values["games"] = [
         {"task": entry.task, "agent": entry.agent, **asdict(entry.game)} for entry in results.games
     ]
-    values["details"] = only_finite(values["details"])
-    path = Path(folder) / RESULTS_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"format": FORMAT, "kind": GAMES_KIND, **values}
-    write_atomically(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
-    return path
+    return write_object(folder, values, kind=GAMES_KIND)
 
 
 def read_games_results(folder: str | Path) -> GamesResults:

@@ -50,6 +50,8 @@ def plot_game_curves(
     drawn = {name: groups for name, groups in with_points.items() if any(groups.values())}
     if not drawn:
         raise UserError("expected a run in which a game ended, got none: there is no curve")
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     figure = new_figure(5.2 * len(drawn), 4.4)
     axes = figure.subplots(1, len(drawn), squeeze=False)[0]
     for axis, (name, groups) in zip(axes, drawn.items(), strict=True):
@@ -58,6 +60,8 @@ def plot_game_curves(
                 draw_runs(axis, label, curves, f"C{index % 10}", bootstrap or BootstrapConfig())
         axis.set_ylabel(name)
         axis.set_xlabel("frames")
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_formatter(EngFormatter())
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     if published:

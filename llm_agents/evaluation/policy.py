@@ -15,6 +15,7 @@ from torch import Tensor
 from llm_agents.data.templates import Template, strip_generated
 from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, bootstrap_mean
+from llm_agents.evaluation.references import answer_metrics, gold_result
 from llm_agents.evaluation.results import (
     Answer,
     Results,
@@ -23,7 +24,6 @@ from llm_agents.evaluation.results import (
 )
 from llm_agents.evaluation.text_metrics import distinct_n, num_words
 from llm_agents.policies import LanguagePolicy
-from llm_agents.rewards import SumReward
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ def evaluate_policy(
     num_prompts: int | None = None,
     bootstrap: BootstrapConfig | None = None,
     details: Mapping[str, Any] | None = None,
+    references: Mapping[str, Sequence[str | None]] | None = None,
+    scores_references: bool = False,
     progress: bool = False,
 ) -> Results:
     """Generate a response to every test prompt and score it.
@@ -57,6 +59,9 @@ def evaluate_policy(
         num_prompts: Use only this many prompts of each test set, the first ones.
         bootstrap: How intervals are computed.
         details: Kept in the results as they are.
+        references: The data's own answers by test set, one a prompt in the set's order, None where
+            they have none.
+        scores_references: Score these too.
         progress: Show a bar for each test set.
 
     Returns:
@@ -72,7 +77,9 @@ def evaluate_policy(
         given = _collect(test, batches, num_prompts)
         generator = torch.Generator(device=policy.device).manual_seed(seed + index)
         settings = (generation, generator, template)
-        answered.append(_answer(policy, reward, test, given, settings, progress=progress))
+        found = _answer(policy, reward, test, given, settings, progress=progress)
+        found = _with_references(found, (references or {}).get(test))
+        answered.append(_with_gold(found, reward) if scores_references else found)
     return Results(
         name=name,
         reward=describe_reward(reward),
@@ -104,7 +111,10 @@ def rescore(results: Results, reward: Reward) -> Results:
         answers = [answer for answer in results.answers if answer.test == test]
         rewards, parts = score(reward, [a.prompt for a in answers], [a.response for a in answers])
         scored = [replace(a, reward=float(r)) for a, r in zip(answers, rewards, strict=True)]
-        answered.append(_Answered(test, scored, parts, time.perf_counter() - start))
+        found = _Answered(test, scored, parts, time.perf_counter() - start)
+        before = next((entry.gold for entry in results.tests if entry.name == test), None)
+        has_gold = before is not None and before.reward is not None
+        answered.append(_with_gold(found, reward) if has_gold else found)
     return replace(
         results,
         reward=describe_reward(reward),
@@ -130,12 +140,34 @@ class _TestPrompts(NamedTuple):
 
 
 class _Answered(NamedTuple):
-    """The answers to a test set, the scores of the reward's parts, and the seconds they took."""
+    """The answers to a test set, the scores of the reward's parts, and the seconds they took.
+
+    `gold` are the rewards of the references that there are, and those of the reward's parts.
+    """
 
     test: str
     answers: list[Answer]
     parts: dict[str, Tensor]
     seconds: float
+    gold: tuple[Tensor, dict[str, Tensor]] | None = None
+
+
+def _with_references(answered: _Answered, references: Sequence[str | None] | None) -> _Answered:
+    """Put the data's own answers beside the generated ones."""
+    if references is None:
+        return answered
+    answers = [replace(answer, reference=references[answer.row]) for answer in answered.answers]
+    return answered._replace(answers=answers)
+
+
+def _with_gold(answered: _Answered, reward: Reward) -> _Answered:
+    """Score the data's own answers."""
+    given = [answer for answer in answered.answers if answer.reference is not None]
+    if not given:
+        return answered
+    texts = [answer.reference or "" for answer in given]
+    gold = score(reward, [answer.prompt for answer in given], texts)
+    return answered._replace(gold=gold)
 
 
 def _answer(
@@ -184,9 +216,24 @@ def _summaries(
                 for part in entries[0].parts
             },
             seconds=sum(entry.seconds for entry in entries),
+            gold=_joined_gold([entry.gold for entry in entries]),
         )
         entries.append(everything)
-    return tuple(summarize(*entry, bootstrap) for entry in entries)
+    return tuple(
+        summarize(entry.test, entry.answers, entry.parts, entry.seconds, bootstrap, entry.gold)
+        for entry in entries
+    )
+
+
+def _joined_gold(
+    found: Sequence[tuple[Tensor, dict[str, Tensor]] | None],
+) -> tuple[Tensor, dict[str, Tensor]] | None:
+    """Return the scores of the references of all test sets; None unless all have some."""
+    known = [entry for entry in found if entry is not None]
+    if len(known) < len(found):
+        return None
+    parts = {name: torch.cat([entry[1][name] for entry in known]) for name in known[0][1]}
+    return torch.cat([entry[0] for entry in known]), parts
 
 
 def _collect(test: str, batches: Iterable[PromptBatch], limit: int | None) -> _TestPrompts:
@@ -251,11 +298,7 @@ def score(
     reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return ``[N]`` rewards and, for a sum, the ``[N]`` scores of its parts."""
-    if isinstance(reward, SumReward):
-        parts = reward.parts(prompts, responses)
-        rewards = reward.total(parts)
-    else:
-        parts, rewards = {}, reward(prompts, responses)
+    rewards, parts = reward.scores_and_parts(prompts, responses)
     if rewards.shape != (len(responses),) or not rewards.isfinite().all():
         raise UserError(
             f"expected {len(responses)} finite scores from the reward `{reward.name}`, got shape "
@@ -270,8 +313,18 @@ def summarize(
     parts: Mapping[str, Tensor],
     seconds: float,
     bootstrap: BootstrapConfig,
+    gold: tuple[Tensor, Mapping[str, Tensor]] | None = None,
 ) -> TestSetResult:
-    """Return the numbers of one test set."""
+    """Return the numbers of one test set.
+
+    Args:
+        name: Of the test set.
+        answers: With their references, if there are any.
+        parts: ``[N]`` scores of the parts of a summed reward.
+        seconds: Time that the answers took.
+        bootstrap: How intervals are computed.
+        gold: Rewards of the references that there are, and those of the reward's parts.
+    """
     texts = [answer.response for answer in answers]
     return TestSetResult(
         name=name,
@@ -285,4 +338,21 @@ def summarize(
         num_tokens=sum(answer.num_tokens for answer in answers),
         seconds=round(seconds, 3),
         parts={part: bootstrap_mean(values, bootstrap) for part, values in parts.items()},
+        metrics=answer_metrics(answers, bootstrap),
+        gold=gold_result(answers, gold, bootstrap),
     )
+
+
+def mean_scores(
+    reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]
+) -> dict[str, float]:
+    """Return the mean of a reward, as ``final_reward``, and of each of its parts.
+
+    Args:
+        reward: Scores the responses.
+        prompts: N of them.
+        responses: The data's own answers, say.
+    """
+    rewards, parts = score(reward, prompts, responses)
+    means = {name: float(values.mean()) for name, values in parts.items()}
+    return {**means, "final_reward": float(rewards.mean())}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,8 +168,3 @@ def _text(row: MessageRow, last: str | None, columns: int) -> Span:
     cut = text if len(text) <= columns else f"{text[: columns - 1]}…"
     is_now = row.message == last
     return Span(cut, _NOW if is_now else None, bold=is_now)
-
-
-def dumped(rows: Iterable[MessageRow]) -> list[dict[str, Any]]:
-    """Return rows as plain data."""
-    return [row.__dict__.copy() for row in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from llm_agents.errors import UserError
 from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame, Line, ReplayWriter, joined
 from llm_agents.evaluation.replay_records import facts_line
+from llm_agents.whole_files import write_text
 
 TEMPLATE = Path(__file__).with_name("replay_page.html")
 
@@ -74,10 +74,7 @@ class PageWriter(ReplayWriter):
         safe = content.replace("<", "\\u003c")  # nothing in it may end the script it stands in
         before, after = _parts()
         text = before.replace("@TITLE@", html.escape(self.title)) + safe + after
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{os.getpid()}.{self.path.name}")
-        temporary.write_text(text, encoding="utf8")
-        temporary.replace(self.path)
+        write_text(self.path, text)
 
     def discard(self) -> None:
         """Leave nothing behind: there is no file before the end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame, MessageRow, ReplayWriter
 from llm_agents.evaluation.results import only_finite
+from llm_agents.whole_files import write_text
 
 _MOST = 25
 
@@ -40,11 +40,8 @@ class RecordWriter(ReplayWriter):
     def close(self) -> None:
         """Write the file."""
         values = {"title": self.title, "episodes": [asdict(record) for record in self.records]}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{os.getpid()}.{self.path.name}")
         text = json.dumps(only_finite(values), indent=1, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf8")
-        temporary.replace(self.path)
+        write_text(self.path, text + "\n")
 
     def discard(self) -> None:
         """Leave nothing behind: there is no file before the end."""

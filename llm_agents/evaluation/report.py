@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -18,7 +18,7 @@ from llm_agents.evaluation.intervals import Interval, format_interval
 from llm_agents.evaluation.message_reward import MessageRewardResults, message_reward_table
 from llm_agents.evaluation.nethack import GamesResults
 from llm_agents.evaluation.nethack_tables import games_table
-from llm_agents.evaluation.results import Results
+from llm_agents.evaluation.results import Results, TestSetResult
 from llm_agents.evaluation.reward_model import RewardResults
 
 AnyResults = Results | RewardResults | EpisodeResults | MessageRewardResults | GamesResults
@@ -99,16 +99,38 @@ def results_table(results: Results | Sequence[Results]) -> Table:
                 f"{test.num_prompts:,}",
                 format_interval(test.reward, 4),
                 f"{test.words.mean:.1f}",
-                "/".join("–" if v is None else f"{v:.2f}" for v in test.distinct.values()),
+                _distinct_cell(test.distinct),
                 str(test.num_empty),
                 str(test.num_truncated),
             ]
             table.add_row(*([entry.name, *cells] if len(entries) > 1 else cells))
-            for name, part in test.parts.items():
-                row = [f"  {name}", "", format_interval(part, 4), "", "", "", ""]
+            for row in _rows_below(test):
                 table.add_row(*(["", *row] if len(entries) > 1 else row), style="dim")
         table.add_section()
     return table
+
+
+def _rows_below(test: TestSetResult) -> list[list[str]]:
+    """Return what stands below a test set's row: parts, metrics, and the data's own answers."""
+    numbers = {**test.parts, **test.metrics}
+    rows = [
+        [f"  {name}", "", format_interval(part, 4), "", "", "", ""]
+        for name, part in numbers.items()
+    ]
+    gold = test.gold
+    if gold is not None and gold.reward is not None:
+        rows.append(["  the data's own", "", format_interval(gold.reward, 4)])
+        rows[-1] += [f"{gold.words.mean:.1f}", _distinct_cell(gold.distinct), "", ""]
+        rows += [
+            [f"    {name}", "", format_interval(part, 4), "", "", "", ""]
+            for name, part in {**gold.parts, **gold.metrics}.items()
+        ]
+    return rows
+
+
+def _distinct_cell(distinct: Mapping[int, float | None]) -> str:
+    """Return distinct-1, -2 and -3 in one cell."""
+    return "/".join("–" if value is None else f"{value:.2f}" for value in distinct.values())
 
 
 def comparison_table(first: str, second: str, differences: Sequence[PairedDifference]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, Interval
 from llm_agents.types import GenerationConfig, Prompt, Reward, Turn
+from llm_agents.whole_files import write_text
 
 FORMAT = 1
 RESULTS_FILE = "results.json"
@@ -37,6 +37,7 @@ class Answer:
         num_words: Words, split on blanks.
         num_tokens: Tokens that were generated.
         is_truncated: It met the limit of new tokens before it ended.
+        reference: The data's own answer to the prompt; None where they have none.
     """
 
     test: str
@@ -48,6 +49,26 @@ class Answer:
     num_words: int
     num_tokens: int
     is_truncated: bool
+    reference: str | None = None
+
+
+@dataclass(frozen=True)
+class GoldResult:
+    """Numbers of the data's own answers to the prompts of a test set.
+
+    Args:
+        reward: Their mean reward; None unless they were scored.
+        words: Their mean words.
+        distinct: Their distinct-n for n = 1, 2, 3.
+        parts: Mean of each part of a reward that is a sum.
+        metrics: Their ``coverage`` and ``density``, where the prompts have knowledge.
+    """
+
+    reward: Interval | None
+    words: Interval
+    distinct: dict[int, float | None]
+    parts: dict[str, Interval] = field(default_factory=dict)
+    metrics: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,9 @@ class TestSetResult:
         num_tokens: Tokens that were generated.
         seconds: Time spent on generating and scoring.
         parts: Mean of each part of a reward that is a sum.
+        metrics: What needs no judge: ``coverage`` and ``density`` where the prompts have knowledge,
+            ``meteor`` where the data have answers.
+        gold: The same numbers of the data's own answers; None where they have none.
     """
 
     __test__ = False  # not a test class, whatever its name says to pytest
@@ -77,6 +101,8 @@ class TestSetResult:
     num_tokens: int
     seconds: float
     parts: dict[str, Interval] = field(default_factory=dict)
+    metrics: dict[str, Interval] = field(default_factory=dict)
+    gold: GoldResult | None = None
 
     @property
     def num_prompts(self) -> int:
@@ -181,9 +207,9 @@ def write_results(folder: str | Path, results: Results) -> Path:
             for answer in results.answers
             if answer.test == test
         )
-        write_atomically(texts_file(folder, test), "".join(f"{line}\n" for line in lines))
+        write_text(texts_file(folder, test), "".join(f"{line}\n" for line in lines))
     path = folder / RESULTS_FILE
-    write_atomically(path, json.dumps(to_json(results), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(to_json(results), indent=1, allow_nan=False) + "\n")
     return path
 
 
@@ -203,6 +229,7 @@ def sample(answer: Answer, reward_name: str) -> dict[str, Any]:
         "test_index": answer.row,
         "sample_id": f"{answer.test}:{answer.row}",
         "turns": [{"role": turn.role, "text": turn.text} for turn in answer.prompt],
+        "reference": answer.reference,
     }
 
 
@@ -278,6 +305,22 @@ def read_object(folder: str | Path, *, kind: str) -> dict[str, Any]:
     return values
 
 
+def write_object(folder: str | Path, values: Mapping[str, Any], *, kind: str) -> Path:
+    """Write what `read_object` reads as ``results.json``, at once, and return its path.
+
+    Args:
+        folder: Made if it isn't there.
+        values: JSON values; what is not finite in `details` is left out.
+        kind: What the results are of.
+    """
+    path = Path(folder) / RESULTS_FILE
+    values = {"format": FORMAT, "kind": kind, **values}
+    if "details" in values:
+        values["details"] = only_finite(values["details"])
+    write_text(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
+    return path
+
+
 def kind_of_results(folder: str | Path) -> str:
     """Return what the results in a folder are of: the `kind` that `read_object` expects.
 
@@ -306,11 +349,28 @@ def _read_test(entry: dict[str, Any]) -> TestSetResult:
         **{
             **entry,
             "reward": Interval(**entry["reward"]),
-            "words": Interval(**entry["words"]),
-            "distinct": {int(n): value for n, value in entry["distinct"].items()},
-            "parts": {name: Interval(**part) for name, part in entry["parts"].items()},
+            **_read_shared(entry),
+            "gold": _read_gold(entry.get("gold")),
         }
     )
+
+
+def _read_shared(entry: dict[str, Any]) -> dict[str, Any]:
+    """Rebuild the numbers that answers and gold answers have alike."""
+    return {
+        "words": Interval(**entry["words"]),
+        "distinct": {int(n): value for n, value in entry["distinct"].items()},
+        "parts": {name: Interval(**part) for name, part in entry["parts"].items()},
+        "metrics": {name: Interval(**part) for name, part in entry.get("metrics", {}).items()},
+    }
+
+
+def _read_gold(entry: dict[str, Any] | None) -> GoldResult | None:
+    """Rebuild the numbers of gold answers."""
+    if entry is None:
+        return None
+    reward = entry["reward"]
+    return GoldResult(reward=None if reward is None else Interval(**reward), **_read_shared(entry))
 
 
 def _read_answers(folder: Path | None, entries: Sequence[dict[str, Any]]) -> list[Answer]:
@@ -327,13 +387,12 @@ def _read_answers(folder: Path | None, entries: Sequence[dict[str, Any]]) -> lis
         text = texts.get((entry["test"], entry["row"]), {"turns": [], "prefix": "", "suffix": ""})
         prompt = tuple(Turn(turn["role"], turn["text"]) for turn in text["turns"])
         answers.append(
-            Answer(prompt=prompt, prefix=text["prefix"], response=text["suffix"], **entry)
+            Answer(
+                prompt=prompt,
+                prefix=text["prefix"],
+                response=text["suffix"],
+                reference=text.get("reference"),
+                **entry,
+            )
         )
     return answers
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path` and rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf8")
-    temporary.replace(path)

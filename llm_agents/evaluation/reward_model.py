@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,14 +16,11 @@ from llm_agents.data.base import Example
 from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, Interval, bootstrap_statistic
 from llm_agents.evaluation.results import (
-    FORMAT,
-    RESULTS_FILE,
     RewardDescription,
     describe_reward,
-    only_finite,
     package_versions,
     read_object,
-    write_atomically,
+    write_object,
 )
 from llm_agents.types import Reward
 
@@ -137,12 +133,7 @@ def evaluate_reward(
 
 def write_reward_results(folder: str | Path, results: RewardResults) -> Path:
     """Write ``results.json`` to a folder, at once, and return its path."""
-    path = Path(folder) / RESULTS_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"format": FORMAT, "kind": "reward", **asdict(results)}
-    values["details"] = only_finite(results.details)
-    write_atomically(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
-    return path
+    return write_object(folder, asdict(results), kind="reward")
 
 
 def read_reward_results(folder: str | Path) -> RewardResults:

@@ -14,8 +14,12 @@ from llm_agents.rewards.annotator import (
     ReturnAnnotator,
     ScoreAnnotator,
 )
+from llm_agents.rewards.attributes import AttributeReward
 from llm_agents.rewards.classifier import ClassifierReward, TextFormat
 from llm_agents.rewards.combined import SumReward
+from llm_agents.rewards.comet import CometCritic
+from llm_agents.rewards.comet_conversion import CometCriticConversion
+from llm_agents.rewards.diversity import DiversityReward
 from llm_agents.rewards.function import CallableReward
 from llm_agents.rewards.hha import (
     GPTNeoXRewardConfig,
@@ -24,13 +28,19 @@ from llm_agents.rewards.hha import (
 )
 from llm_agents.rewards.motif import EpisodeReward, MessageReward, ShapingConfig
 from llm_agents.rewards.policy import PolicyReward
+from llm_agents.rewards.tasks import TASKS, TaskReward
 
 __all__ = [
+    "TASKS",
     "AnnotationBackend",
     "Annotator",
+    "AttributeReward",
     "CallableReward",
     "ChoiceAnnotator",
     "ClassifierReward",
+    "CometCritic",
+    "CometCriticConversion",
+    "DiversityReward",
     "EpisodeReward",
     "GPTNeoXRewardConfig",
     "GPTNeoXRewardModel",
@@ -46,6 +56,7 @@ __all__ = [
     "ServerBackend",
     "ShapingConfig",
     "SumReward",
+    "TaskReward",
     "TextFormat",
     "VLLMBackend",
 ]

@@ -176,6 +176,16 @@ def file_name_of(model: str) -> str:
     return name
 
 
+def plain_text(prompt: Prompt) -> str:
+    """Return a prompt of the template ``plain`` as one text."""
+    return "\n".join(turn.text for turn in prompt)
+
+
+def messages(prompt: Prompt) -> list[dict[str, str]]:
+    """Return a prompt as OpenAI's protocol has it."""
+    return [{"role": turn.role, "content": turn.text} for turn in prompt]
+
+
 def weights_digest(policy: LanguagePolicy) -> str:
     """Return 12 hexadecimal digits that change with the weights: those of a part of each tensor."""
     digest = hashlib.sha256()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llm_agents.errors import UserError
+from llm_agents.rewards.annotation_asking import AskingAnnotator
 from llm_agents.rewards.annotation_backends import AnnotationBackend
 from llm_agents.rewards.annotation_memory import AnswerMemory, parts
 from llm_agents.rewards.annotation_prompts import Goal, JudgeTemplate, PairPrompts, Version
@@ -27,14 +28,13 @@ from llm_agents.rewards.annotator import (
     TIE,
     UNKNOWN,
     Annotated,
-    CaptionAnnotator,
     Question,
 )
 
 _ANSWERS = ("1", "2")
 
 
-class ChoiceAnnotator(CaptionAnnotator):
+class ChoiceAnnotator(AskingAnnotator):
     """Asks a language model for the number of the better caption, in both orders.
 
     Args:
@@ -46,6 +46,7 @@ class ChoiceAnnotator(CaptionAnnotator):
         margin: Differences of log-probs up to this are a tie.
     """
 
+    mode = "choice"
     memory: AnswerMemory
 
     def __init__(
@@ -58,28 +59,14 @@ class ChoiceAnnotator(CaptionAnnotator):
         margin: float = 0.0,
     ) -> None:
         check_margin(margin)
-        self.backend, self.margin = backend, margin
+        super().__init__(backend, goal, version)
+        self.margin = margin
         self.prompts = PairPrompts(goal, version, template)
         self.memory = AnswerMemory()
 
-    def name_parts(self) -> dict[str, str]:
-        """Return what file names may be made of."""
-        return {
-            "model": self.backend.name,
-            "goal": self.prompts.goal,
-            "version": self.prompts.version,
-            "mode": "choice",
-        }
-
     def identity(self) -> dict[str, object]:
         """Return what the preferences depend on."""
-        return {
-            **self.name_parts(),
-            "backend": self.backend.identity(),
-            "template": self.prompts.template,
-            "prompt": self.prompts.wording(),
-            "margin": self.margin,
-        }
+        return self._identity(self.prompts.template, self.prompts.wording(), margin=self.margin)
 
     def compare(self, questions: Sequence[Question]) -> Annotated:
         """Ask about pairs whose captions differ."""

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from llm_agents.errors import UserError
+from llm_agents.rewards.annotation_asking import AskingAnnotator
 from llm_agents.rewards.annotation_backends import AnnotationBackend
 from llm_agents.rewards.annotation_parsing import Match, read_verdict
 from llm_agents.rewards.annotation_prompts import Goal, JudgeTemplate, PairPrompts, Version
@@ -25,7 +26,6 @@ from llm_agents.rewards.annotator import (
     TIE,
     UNKNOWN,
     Annotated,
-    CaptionAnnotator,
     Question,
     seed_of,
 )
@@ -37,7 +37,7 @@ RELEASED_SAMPLING = GenerationConfig(max_new_tokens=4096, temperature=0.1, top_p
 _EXCHANGED = {FIRST: SECOND, SECOND: FIRST, TIE: TIE, UNKNOWN: UNKNOWN}
 
 
-class GeneratedAnnotator(CaptionAnnotator):
+class GeneratedAnnotator(AskingAnnotator):
     """Asks a language model for its reasons and a verdict, and reads the verdict.
 
     Args:
@@ -54,6 +54,8 @@ class GeneratedAnnotator(CaptionAnnotator):
         seed: Another seed gives other replies.
     """
 
+    mode = "generated"
+
     def __init__(
         self,
         backend: AnnotationBackend,
@@ -68,35 +70,25 @@ class GeneratedAnnotator(CaptionAnnotator):
     ) -> None:
         if match not in ("first", "last"):
             raise UserError(f"expected `match` first or last, got {match!r}")
-        self.backend, self.match, self.both_orders, self.seed = backend, match, both_orders, seed
+        super().__init__(backend, goal, version)
+        self.match, self.both_orders, self.seed = match, both_orders, seed
         self.prompts = PairPrompts(goal, version, template)
         stops = (*sampling.stop_strings, *self.prompts.stop_strings)
         self.sampling = replace(sampling, stop_strings=stops)
-
-    def name_parts(self) -> dict[str, str]:
-        """Return what file names may be made of."""
-        return {
-            "model": self.backend.name,
-            "goal": self.prompts.goal,
-            "version": self.prompts.version,
-            "mode": "generated",
-        }
 
     def identity(self) -> dict[str, object]:
         """Return what the preferences depend on."""
         sampling = {
             key: value for key, value in asdict(self.sampling).items() if key != "batch_size"
         }
-        return {
-            **self.name_parts(),
-            "backend": self.backend.identity(),
-            "template": self.prompts.template,
-            "prompt": self.prompts.wording(),
-            "sampling": sampling | {"stop_strings": list(self.sampling.stop_strings)},
-            "match": self.match,
-            "both_orders": self.both_orders,
-            "seed": self.seed,
-        }
+        return self._identity(
+            self.prompts.template,
+            self.prompts.wording(),
+            sampling=sampling | {"stop_strings": list(self.sampling.stop_strings)},
+            match=self.match,
+            both_orders=self.both_orders,
+            seed=self.seed,
+        )
 
     def compare(self, questions: Sequence[Question]) -> Annotated:
         """Ask about pairs whose captions differ."""

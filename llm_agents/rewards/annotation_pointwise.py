@@ -20,16 +20,17 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from llm_agents.rewards.annotation_asking import AskingAnnotator
 from llm_agents.rewards.annotation_backends import AnnotationBackend
 from llm_agents.rewards.annotation_choice import check_margin, preference_of
 from llm_agents.rewards.annotation_examples import PointwisePrompts
 from llm_agents.rewards.annotation_memory import AnswerMemory, parts
 from llm_agents.rewards.annotation_prompts import Goal, JudgeTemplate, Version
 from llm_agents.rewards.annotation_report import extremes
-from llm_agents.rewards.annotator import Annotated, CaptionAnnotator, Question
+from llm_agents.rewards.annotator import Annotated, Question
 
 
-class PointwiseAnnotator(CaptionAnnotator):
+class PointwiseAnnotator(AskingAnnotator):
     """Asks a language model of every distinct caption whether it is good.
 
     Args:
@@ -43,7 +44,9 @@ class PointwiseAnnotator(CaptionAnnotator):
         num_examples: Show the last so many of the goal's examples; null shows all.
     """
 
+    mode = "pointwise"
     memory: AnswerMemory
+    pairs_together = 4096
 
     def __init__(
         self,
@@ -56,30 +59,16 @@ class PointwiseAnnotator(CaptionAnnotator):
         num_examples: int | None = None,
     ) -> None:
         check_margin(margin)
-        self.backend, self.margin = backend, margin
-        self.goal, self.version = goal, version
+        super().__init__(backend, goal, version)
+        self.margin = margin
         versions = get_args(Version) if version == "both" else (version,)
         self.prompts = [PointwisePrompts(goal, one, template, num_examples) for one in versions]
         self.memory = AnswerMemory()
 
-    def name_parts(self) -> dict[str, str]:
-        """Return what file names may be made of."""
-        return {
-            "model": self.backend.name,
-            "goal": self.goal,
-            "version": self.version,
-            "mode": "pointwise",
-        }
-
     def identity(self) -> dict[str, object]:
         """Return what the preferences depend on."""
-        return {
-            **self.name_parts(),
-            "backend": self.backend.identity(),
-            "template": self.prompts[0].template,
-            "prompt": [text for prompts in self.prompts for text in prompts.wording()],
-            "margin": self.margin,
-        }
+        wordings = [text for prompts in self.prompts for text in prompts.wording()]
+        return self._identity(self.prompts[0].template, wordings, margin=self.margin)
 
     def compare(self, questions: Sequence[Question]) -> Annotated:
         """Compare pairs whose captions differ."""

@@ -13,6 +13,8 @@ from llm_agents.rewards.annotation_backends import (
     AnnotationBackend,
     answers_from_likeliest,
     file_name_of,
+    messages,
+    plain_text,
 )
 from llm_agents.rewards.annotation_prompts import JudgeTemplate
 from llm_agents.rewards.chat_server import ChatServer, chat_text
@@ -112,9 +114,8 @@ class ServerBackend(AnnotationBackend):
     def _body(self, prompt: Prompt, template: JudgeTemplate) -> dict[str, Any]:
         """Return the part of a request that holds the prompt."""
         if template == "plain":
-            return {"model": self.model, "prompt": "\n".join(turn.text for turn in prompt)}
-        messages = [{"role": turn.role, "content": turn.text} for turn in prompt]
-        return {"model": self.model, "messages": messages}
+            return {"model": self.model, "prompt": plain_text(prompt)}
+        return {"model": self.model, "messages": messages(prompt)}
 
     def _listed(self, found: dict[str, float] | None) -> dict[str, float]:
         """Return log-probs of tokens; raise if the server gave none."""

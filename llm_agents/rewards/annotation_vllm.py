@@ -15,6 +15,8 @@ from llm_agents.rewards.annotation_backends import (
     AnnotationBackend,
     answers_from_likeliest,
     file_name_of,
+    messages,
+    plain_text,
 )
 from llm_agents.rewards.annotation_prompts import JudgeTemplate
 from llm_agents.types import GenerationConfig, Prompt
@@ -136,11 +138,9 @@ class VLLMBackend(AnnotationBackend):
     ) -> list[Any]:
         """Return vLLM's output for each prompt, in order."""
         if template == "plain":
-            texts = ["\n".join(turn.text for turn in prompt) for prompt in prompts]
+            texts = [plain_text(prompt) for prompt in prompts]
             return list(self.engine.generate(texts, list(settings), use_tqdm=False))
-        talks = [
-            [{"role": turn.role, "content": turn.text} for turn in prompt] for prompt in prompts
-        ]
+        talks = [messages(prompt) for prompt in prompts]
         return list(self.engine.chat(talks, list(settings), use_tqdm=False))
 
 

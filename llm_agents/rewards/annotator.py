@@ -94,11 +94,13 @@ class Annotator(ABC):
         keys: Arrays of the data set that it reads, captions apart.
         reads_captions: Whether it reads captions.
         memory: Answers that are of use for more than one pair; None if there are none.
+        pairs_together: How many pairs are best annotated in one call.
     """
 
     keys: tuple[str, ...] = ()
     reads_captions = False
     memory: AnswerMemory | None = None
+    pairs_together = 256
 
     @abstractmethod
     def name_parts(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
+from llm_agents.rewards.dialogue import take_apart
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
 from llm_agents.types import Prompt, Reward
 
@@ -27,14 +28,16 @@ class TextFormat:
     """What a classifier reads.
 
     Fields in braces are filled in: ``{prompt}`` the dialogue, ``{last}`` the text of its last turn,
-    ``{response}``, ``{eos}`` the tokenizer's end token, and ``{text}`` within a turn.
+    ``{response}``, ``{eos}`` the tokenizer's end token, and ``{text}`` within a turn. Of a dialogue
+    that begins with ``Knowledge: …``, ``{knowledge}`` is that text and ``{history}`` the turns
+    without it and without a system turn.
 
     Args:
         text: The text; ``chat`` writes the dialogue and the response with the tokenizer's own chat
             template.
         text_pair: Second text of a classifier of pairs, as of (prompt, response); None for
             one text.
-        user: How a turn of the user is written within ``{prompt}``.
+        user: How a turn of the user is written within ``{prompt}`` and ``{history}``.
         assistant: How a turn of the assistant is written.
         system: How a system turn is written.
         separator: Between turns.
@@ -53,7 +56,7 @@ class TextFormat:
     separator: str = "\n"
 
     def __post_init__(self) -> None:
-        allowed = {"prompt", "last", "response", "eos"}
+        allowed = {"prompt", "last", "response", "eos", "knowledge", "history"}
         for name in ("text", "text_pair"):
             value = getattr(self, name)
             if value is not None:
@@ -98,17 +101,29 @@ class TextFormat:
             messages.append({"role": "assistant", "content": response})
             return str(tokenizer.apply_chat_template(messages, tokenize=False)), None
         eos = tokenizer.eos_token or ""
-        turns = (
-            self.fill(getattr(self, turn.role), {"text": turn.text, "eos": eos}) for turn in prompt
-        )
         values = {
-            "prompt": self.separator.join(turns),
+            "prompt": self._written(prompt, eos),
             "last": prompt[-1].text if prompt else "",
             "response": response,
             "eos": eos,
         }
+        both = self.text + (self.text_pair or "")
+        if "{history}" in both or "{knowledge}" in both:
+            knowledge, history = take_apart(prompt)
+            if knowledge is None and "{knowledge}" in both:
+                raise UserError(
+                    "expected a prompt that begins with `Knowledge: …`, which the reward compares "
+                    f"the response with, got {values['prompt'][:60]!r}"
+                )
+            values["knowledge"], values["history"] = knowledge or "", self._written(history, eos)
         second = None if self.text_pair is None else self.fill(self.text_pair, values)
         return self.fill(self.text, values), second
+
+    def _written(self, turns: Prompt, eos: str) -> str:
+        """Return turns as this format writes them."""
+        return self.separator.join(
+            self.fill(getattr(self, turn.role), {"text": turn.text, "eos": eos}) for turn in turns
+        )
 
 
 class ClassifierReward(Reward):
@@ -270,12 +285,12 @@ class ClassifierReward(Reward):
         """Return ``[b, labels]`` logits of some rows, padded on the right."""
         config = self.model.config
         width = max(len(ids) for ids, _ in rows)
-        pad = config.pad_token_id
-        restore = pad
-        if not isinstance(pad, int) or not 0 <= pad < config.vocab_size:
-            # Decoder classifiers read the last token that is not padding, told by its id. Without a
-            # padding token of the model's own, one that ends no row makes that the last real token.
-            ends = {ids[-1] for ids, _ in rows}
+        pad = restore = config.pad_token_id
+        ends = {tokens[-1] for tokens, _ in rows}
+        if not isinstance(pad, int) or not 0 <= pad < config.vocab_size or pad in ends:
+            # Decoder classifiers read the last token that is not padding, told by its id. Where the
+            # model has no padding token of its own, or a row ends in it (DialogRPT's is the end
+            # token, which an empty answer leaves last), one that ends no row marks the padding.
             pad = next(token for token in range(len(ends) + 1) if token not in ends)
         ids = torch.full((len(rows), width), pad, dtype=torch.int64)
         types, mask = torch.zeros_like(ids), torch.zeros_like(ids)

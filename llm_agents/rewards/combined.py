@@ -61,6 +61,13 @@ class SumReward(Reward):
             scores, count=scores.shape[0], name=self.name, low=self.low, high=self.high
         )
 
+    def scores_and_parts(
+        self, prompts: Sequence[Prompt], responses: Sequence[str]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return ``[B]`` scores and each part's own ``[B]`` scores, computed once."""
+        parts = self.parts(prompts, responses)
+        return self.total(parts), parts
+
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Tensor:
         """Return ``[B]`` scores."""
         return self.total(self.parts(prompts, responses))

@@ -20,7 +20,6 @@ from llm_agents.rewards.classifier import ClassifierReward, TextFormat
 
 MODEL_TYPE = "gpt_neox_reward_model"
 TRAINING_MODEL = "OpenAssistant/oasst-rm-2.1-pythia-1.4b-epoch-2.5"
-TEST_MODEL = "OpenAssistant/oasst-rm-2-pythia-6.9b-epoch-1"
 
 OASST_FORMAT = TextFormat(
     text="{prompt}<|assistant|>{response}{eos}",

@@ -6,7 +6,6 @@ new ones of a step in one pass, and looked up by its bytes ever after.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from filelock import FileLock
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from llm_agents.errors import UserError
@@ -30,6 +28,7 @@ from llm_agents.policies.message_files import (
 from llm_agents.policies.message_scorer import MESSAGE_SIZE, MessageScorer
 from llm_agents.rewards.folder import file_digest, locate_folder
 from llm_agents.types import MessageObservations
+from llm_agents.whole_files import write_tensors
 
 _ROUNDING = 1e-5
 
@@ -290,18 +289,15 @@ class MessageReward:
                 new = [place for place, key in enumerate(keys) if key not in there]
                 keys, raw = known + [keys[i] for i in new], np.concatenate((their_raw, raw[new]))
             messages = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, MESSAGE_SIZE)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            save_file(
+            write_tensors(
+                path,
                 {
                     "message": torch.from_numpy(messages.copy()),
                     "raw": torch.from_numpy(np.ascontiguousarray(raw)),
                 },
-                temporary,
                 metadata={"version": self.version},
+                survives_power_loss=True,
             )
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
         return path
 
     def _read_cache(self) -> tuple[list[bytes], Floats]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_agents.errors import UserError
+from llm_agents.whole_files import write_text
 
 _DEPTH = 12
 _MOST_VALUES = 10_000_000
@@ -94,10 +94,7 @@ def write_motif_results(path: str | Path, curves: Sequence[PublishedCurve]) -> N
         )
         entry["timesteps"].append(list(curve.timesteps))
         entry["returns"].append(list(curve.returns))
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(tree) + "\n", encoding="utf8")
-    temporary.replace(path)
+    write_text(Path(path), json.dumps(tree) + "\n")
 
 
 # --- the pickle

@@ -6,12 +6,11 @@ with ``reward_head.json``, and ``reward.json`` with the base, the text format an
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -20,9 +19,11 @@ from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import RewardHead, load_head
 from llm_agents.policies.response_states import response_states
+from llm_agents.policies.text import Template
 from llm_agents.rewards.folder import file_digest, locate_folder
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
 from llm_agents.types import Prompt, Reward, TokenBatch
+from llm_agents.whole_files import read_json, write_json
 
 SETTINGS_FILE = "reward.json"
 HEAD_NAME = "reward_head"
@@ -37,7 +38,7 @@ class PolicyRewardConfig:
         version: Version that its trainer gave it.
         low: Lowest score; null is no bound.
         high: Highest score; null is no bound.
-        template: How a dialogue is written: ``alol``, ``chat`` or ``plain``.
+        template: How a dialogue is written, see `llm_agents.policies.text.TextCodec.render`.
         max_prompt_tokens: Prompts keep their last tokens up to this many.
         max_response_tokens: Responses keep their first tokens, the end token included, up to this.
         base: Base model: alias, Hub id or folder.
@@ -49,7 +50,7 @@ class PolicyRewardConfig:
     version: str
     low: float | None
     high: float | None
-    template: Literal["alol", "chat", "plain"]
+    template: Template
     max_prompt_tokens: int
     max_response_tokens: int
     base: str
@@ -59,12 +60,7 @@ class PolicyRewardConfig:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `path`, naming every key that is missing, unknown or of no known value."""
-        try:
-            values = json.loads(path.read_text(encoding="utf8"))
-        except json.JSONDecodeError as error:
-            raise UserError(f"`{path}` is not JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise UserError(f"expected an object in `{path}`, got {type(values).__name__}")
+        values = read_json(path)
         known = {field.name for field in fields(cls)}
         missing = sorted(known - {"revision"} - set(values))
         unknown = sorted(set(values) - known)
@@ -75,7 +71,7 @@ class PolicyRewardConfig:
             )
         for key, allowed in (
             ("activation", ("sigmoid", "none")),
-            ("template", ("alol", "chat", "plain")),
+            ("template", get_args(Template)),
         ):
             if values[key] not in allowed:
                 raise UserError(f"`{path}`: expected `{key}` in {allowed}, got {values[key]!r}")
@@ -83,7 +79,7 @@ class PolicyRewardConfig:
 
     def write(self, path: Path) -> None:
         """Write these values to `path`."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf8")
+        write_json(path, asdict(self))
 
 
 class PolicyReward(Reward):

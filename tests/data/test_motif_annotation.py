@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from llm_agents.data.motif_annotation import MotifAnnotation, chunk_range
 from llm_agents.data.motif_layout import MotifPairs
@@ -26,56 +20,18 @@ from llm_agents.rewards import (
     ReturnAnnotator,
     ScoreAnnotator,
 )
-from llm_agents.rewards.annotator import Annotated, Annotator, Pairs
-from llm_agents.types import GenerationConfig, Prompt
+from tests.data.toy_annotation import (
+    MESSAGES,
+    WORTH,
+    annotate,
+    expected,
+    lead,
+    pointwise,
+    read,
+    verdict,
+    write_pairs,
+)
 from tests.rewards.annotation_backends import RuleBackend
-
-MESSAGES = ["You kill the newt!", "", "It's a wall.", "The newt bites!", "$ - 7 gold pieces."]
-WORTH = dict(zip(MESSAGES, (3.0, 0.0, -0.5, -3.0, 2.0), strict=True))
-
-
-def message(text: str) -> np.ndarray:
-    row = np.zeros(256, dtype=np.uint8)
-    row[: len(text)] = list(text.encode("latin1"))
-    return row
-
-
-def write_pairs(folder: Path, number: int = 24, seed: int = 0, length: int = 1) -> list[list[str]]:
-    """Write a data set and return its messages, of the first step of each side."""
-    generator = np.random.default_rng(seed)
-    chosen = generator.integers(0, len(MESSAGES), (number, 2, length))
-    data = np.array([[[message(MESSAGES[i]) for i in side] for side in row] for row in chosen])
-    stats = np.zeros((number, 2, length, 27), dtype=np.int64)
-    stats[..., 12] = 1 + np.arange(number)[:, None, None]
-    rewards = generator.normal(size=(number, 2, length))
-    score = generator.integers(0, 5, (number, 2))
-    MotifPairs.create(
-        folder, {"message": data, "blstats": stats, "rewards": rewards}, {"score": score}
-    )
-    return [[MESSAGES[side[0]] for side in row] for row in chosen]
-
-
-def lead(text: str) -> float:
-    return WORTH[text.rpartition(': "')[2].partition('"\n')[0].rstrip('"')]
-
-
-def expected(pairs: list[list[str]]) -> list[int]:
-    leads = [WORTH[one] - WORTH[two] for one, two in pairs]
-    return [2 if lead == 0 else 0 if lead > 0 else 1 for lead in leads]
-
-
-def pointwise(**options: Any) -> PointwiseAnnotator:
-    return PointwiseAnnotator(RuleBackend(lead=lead), **{"version": "default"} | options)
-
-
-def read(folder: Path, name: str) -> list[int]:
-    found: list[int] = np.load(folder / "preference" / f"{name}.npy").tolist()
-    return found
-
-
-def annotate(folder: Path, annotator: Annotator, **options: Any) -> dict[str, Any]:
-    job = MotifAnnotation(folder, annotator, progress=False, **options)
-    return dict(job.run(folder))
 
 
 def test_preferences_lie_beside_their_pairs(tmp_path: Path) -> None:
@@ -240,173 +196,6 @@ def test_batches_do_not_matter(tmp_path: Path, batch_size: int) -> None:
     results = annotate(tmp_path, pointwise(), name="n", batch_size=batch_size, flush_every=2)
     assert read(tmp_path, "n") == expected(texts)
     assert results["asked"] == len(MESSAGES)
-
-
-# --- kills, company, damage
-
-
-class SlowBackend(RuleBackend):
-    """Takes its time, so that it can be killed in the middle."""
-
-    def answer_log_probs(
-        self, prompts: Sequence[Prompt], template: str, answers: Sequence[str]
-    ) -> Tensor:
-        time.sleep(0.05)
-        return super().answer_log_probs(prompts, template, answers)
-
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        template: str,
-        sampling: GenerationConfig,
-        seeds: Sequence[int],
-    ) -> list[str]:
-        time.sleep(0.05)
-        return super().generate(prompts, template, sampling, seeds)
-
-
-def verdict(text: str, seed: int) -> str:
-    quoted = [part for part in text.split('"') if part in WORTH]
-    return f'("best_description": {1 if WORTH[quoted[-2]] > WORTH[quoted[-1]] else 2})'
-
-
-def work(folder: Path, chunk: int, num_chunks: int) -> None:
-    """Annotate in a process of its own."""
-    annotator = GeneratedAnnotator(SlowBackend(reply=verdict))
-    annotate(folder, annotator, name="n", num_chunks=num_chunks, chunk=chunk, batch_size=2)
-
-
-def start(folder: Path, chunk: int = 0, num_chunks: int = 1) -> Any:
-    process = multiprocessing.get_context("fork").Process(
-        target=work, args=(folder, chunk, num_chunks)
-    )
-    process.start()
-    return process
-
-
-def wait_for(path: Path, known: int) -> None:
-    """Wait until so many pairs are known."""
-    deadline = time.monotonic() + 120
-    while not path.is_file() or int((np.load(path) != 3).sum()) < known:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    texts = write_pairs(tmp_path, number=60)
-    process = start(tmp_path)
-    path = tmp_path / "preference" / "n.npy"
-    wait_for(path, 10)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    known = np.load(path)
-    left = np.flatnonzero(known == 3)
-    assert 0 < len(left) <= 50
-    right = expected(texts)
-    assert [v for v in known.tolist() if v != 3] == [right[i] for i in np.flatnonzero(known != 3)]
-    backend = RuleBackend(reply=verdict)
-    results = annotate(tmp_path, GeneratedAnnotator(backend), name="n")
-    assert results["annotated"] == len(left)
-    assert len(backend.asked) == sum(texts[i][0] != texts[i][1] for i in left)  # none twice
-    assert read(tmp_path, "n") == right
-
-
-def test_two_workers_at_once_equal_one(tmp_path: Path) -> None:
-    texts = write_pairs(tmp_path, number=60)
-    workers = [start(tmp_path, chunk, 2) for chunk in (0, 1)]
-    for worker in workers:
-        worker.join(120)
-        assert worker.exitcode == 0
-    assert read(tmp_path, "n") == expected(texts)
-    left = {path.name for path in (tmp_path / "preference").iterdir()}
-    assert {name for name in left if not name.endswith(".lock")} == {"n.json", "n.npy"}
-
-
-def test_two_workers_share_their_answers(tmp_path: Path) -> None:
-    write_pairs(tmp_path)
-    annotate(tmp_path, pointwise(), name="n", num_chunks=2, chunk=0)
-    backend = RuleBackend(lead=lead)
-    annotate(
-        tmp_path, PointwiseAnnotator(backend, version="default"), name="n", num_chunks=2, chunk=1
-    )
-    assert backend.asked == []  # the five messages were known
-
-
-def test_a_chunk_has_one_worker(tmp_path: Path) -> None:
-    write_pairs(tmp_path, number=60)
-    process = start(tmp_path)
-    wait_for(tmp_path / "preference" / "n.npy", 2)
-    with pytest.raises(UserError, match="another process is annotating chunk 0 of 1"):
-        annotate(tmp_path, GeneratedAnnotator(RuleBackend(reply=verdict)), name="n")
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    annotate(tmp_path, GeneratedAnnotator(RuleBackend(reply=verdict)), name="n")  # no lock is left
-
-
-def test_a_cut_file_gets_its_end_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    texts = write_pairs(tmp_path)
-    annotate(tmp_path, pointwise(), name="n")
-    path = tmp_path / "preference" / "n.npy"
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 7)
-    with pytest.raises(UserError, match=r"n\.npy"):
-        MotifPairs.open(tmp_path, ("message",), ("n",))
-    results = annotate(tmp_path, pointwise(), name="n")
-    assert "7 pairs at its end are annotated again" in caplog.text
-    assert results["annotated"] == 7
-    assert read(tmp_path, "n") == expected(texts)
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"\x93NUM", "is no NumPy array"),
-        (b"nothing like it", "is no NumPy array"),
-        (b"", "is no NumPy array"),
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, text: str) -> None:
-    write_pairs(tmp_path)
-    annotate(tmp_path, pointwise(), name="n")
-    path = tmp_path / "preference" / "n.npy"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=text):
-        annotate(tmp_path, pointwise(), name="n")
-
-
-def test_other_numbers_and_sizes_are_named(tmp_path: Path) -> None:
-    write_pairs(tmp_path)
-    annotate(tmp_path, pointwise(), name="n")
-    path = tmp_path / "preference" / "n.npy"
-    np.save(path, np.full(24, 9, dtype=np.int8))
-    with pytest.raises(UserError, match="preferences from 0 to 3"):
-        annotate(tmp_path, pointwise(), name="n")
-    np.save(path, np.full(30, 3, dtype=np.int8))
-    with pytest.raises(UserError, match=r"int8 of shape \(24,\).*got int8 of \(30,\)"):
-        annotate(tmp_path, pointwise(), name="n")
-    np.save(path, np.full(24, 3))
-    with pytest.raises(UserError, match="got int64"):
-        annotate(tmp_path, pointwise(), name="n")
-    (tmp_path / "preference" / "n.json").write_text("{")
-    with pytest.raises(UserError, match="is not JSON"):
-        annotate(tmp_path, pointwise(), name="n")
-
-
-def test_a_failing_annotator_loses_no_finished_batch(tmp_path: Path) -> None:
-    texts = write_pairs(tmp_path)
-
-    class Failing(RandomAnnotator):
-        def annotate(self, pairs: Pairs) -> Annotated:
-            if pairs.index[0] >= 16:
-                raise UserError("the server is gone")
-            return super().annotate(pairs)
-
-    with pytest.raises(UserError, match="gone"):
-        annotate(tmp_path, Failing(), name="n", batch_size=8)
-    assert [i for i, value in enumerate(read(tmp_path, "n")) if value == 3] == list(range(16, 24))
-    annotate(tmp_path, RandomAnnotator(), name="n")
-    ties = [pair[0] == pair[1] for pair in texts]
-    assert [value == 2 for value in read(tmp_path, "n")] == ties
 
 
 # --- other annotators, captions, reports

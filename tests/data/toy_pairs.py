@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_agents.data.motif_layout import UNKNOWN, MotifPairs, preference_path
+from llm_agents.data.motif_layout import MotifPairs, preference_path
+from llm_agents.rewards.annotator import UNKNOWN
 
 WORTH = {
     "": 0,

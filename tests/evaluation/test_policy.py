@@ -329,3 +329,41 @@ def test_the_picture_is_a_png_of_several_policies(results: Results, tmp_path: Pa
     path = evaluation.plot_results([results, with_rewards(results, [0.5] * 8)], tmp_path / "x.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in tmp_path.iterdir()] == ["x.png"]
+
+
+def test_the_datas_own_answers_are_measured_too(policy: Any, tmp_path: Path) -> None:
+    """Coverage and density where prompts have knowledge, METEOR and gold where data answer."""
+    knowledge = "Tell me a long story about a dog"
+    prompt = (Turn("system", f"Knowledge: {knowledge}"), Turn("user", "Well?"))
+    ids = policy.encode_prompt(prompt)
+    rows = torch.tensor([ids, ids])
+    batch = PromptBatch((prompt, prompt), rows, torch.ones_like(rows).bool(), torch.arange(2))
+    words = CallableReward(length_of_answer, low=0.0, high=9.0, name="answer", version="2")
+    reward = SumReward({"length": REWARD, "answer": words}, {"answer": 2.0})
+    references = {"test": ["a long story", None]}
+    found = evaluate_policy(
+        policy, reward, {"test": [batch]}, SHORT, references=references, scores_references=True
+    )
+    (test,) = found.tests
+    assert set(test.metrics) == {"coverage", "density", "meteor"}
+    assert test.metrics["meteor"].n == 1
+    assert test.metrics["coverage"].n == 2
+    gold = test.gold
+    assert gold is not None
+    assert gold.reward is not None
+    assert (gold.words.mean, gold.words.n) == (3.0, 1)
+    assert (gold.metrics["coverage"].mean, gold.metrics["density"].mean) == (1.0, 3.0)
+    assert gold.parts["answer"].mean == pytest.approx(0.12)
+    expected = gold.parts["length"].mean + 2 * gold.parts["answer"].mean
+    assert gold.reward.mean == pytest.approx(expected)
+    write_results(tmp_path, found)
+    assert read_results(tmp_path) == found
+    again = rescore(read_results(tmp_path), words)
+    assert again.tests[0].gold is not None
+    assert again.tests[0].gold.reward == gold.parts["answer"]
+    console = Console(file=io.StringIO(), width=120)
+    evaluation.print_table(found, console)
+    assert "the data's own" in console.file.getvalue()  # type: ignore[attr-defined]  # StringIO
+    plain = evaluate_policy(policy, REWARD, {"test": batches(policy)}, SHORT)
+    assert plain.tests[0].gold is None
+    assert plain.tests[0].metrics == {}

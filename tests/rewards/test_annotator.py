@@ -6,16 +6,13 @@ from collections import Counter
 
 import numpy as np
 
-from llm_agents.data import motif_layout
-from llm_agents.rewards import RandomAnnotator, ReturnAnnotator, ScoreAnnotator, annotator
+from llm_agents.rewards import RandomAnnotator, ReturnAnnotator, ScoreAnnotator
 from llm_agents.rewards.annotation_report import agreement, order_report, preference_counts
 from llm_agents.rewards.annotator import FIRST, SECOND, TIE, UNKNOWN, Pairs, larger_side, seed_of
 
 
 def test_preferences_are_the_values_of_the_data_set() -> None:
     assert (FIRST, SECOND, TIE, UNKNOWN) == (0, 1, 2, 3)
-    for name in ("FIRST", "SECOND", "TIE", "UNKNOWN"):
-        assert getattr(annotator, name) == getattr(motif_layout, name)
 
 
 def test_the_larger_number_wins_and_equal_ones_tie() -> None:
