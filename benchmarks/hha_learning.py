@@ -19,9 +19,6 @@ import argparse
 import gzip
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -32,6 +29,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from seeds import ROOT, run_recipe
 
 from llm_agents.evaluation import (
     Interval,
@@ -40,7 +38,6 @@ from llm_agents.evaluation import (
     read_reward_results,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = ("harmless_base", "helpful_base", "helpful_online")
 PROMPT_TOKENS, RESPONSE_TOKENS = 128, 64
 POLICY_PROMPT_TOKENS, POLICY_RESPONSE_TOKENS = 96, 48
@@ -152,20 +149,8 @@ def prepare(data: Path, work: Path) -> None:
 
 
 def run(recipe: str, folder: Path, overrides: dict[str, object]) -> None:
-    """Run a recipe with overrides on one thread, or go on with it, unless it has finished."""
-    if (folder / "results.json").exists():
-        return
-    command = [sys.executable, "-m", "llm_agents", "run", str(ROOT / "recipes" / f"{recipe}.yaml")]
-    command += ["--run.folder", str(folder), "--resume", "auto"]
-    for key, value in overrides.items():
-        command += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with (folder.parent / f"{folder.name}.log").open("a", encoding="utf8") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
-    state = "done" if done.returncode == 0 else f"FAILED ({done.returncode}), see {log.name}"
-    print(f"{folder.name}: {state}", flush=True)
-    if done.returncode:
+    """Run a recipe with overrides on one thread; stop everything if it fails."""
+    if not run_recipe(recipe, folder, overrides):
         raise SystemExit(f"stopped at {folder}")
 
 

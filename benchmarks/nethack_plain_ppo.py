@@ -55,8 +55,8 @@ class Network(nn.Module):
     def steps(self, features: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the states after each of T steps, ``[T, B, H]``, and the last one."""
         found = []
-        for now, start in zip(features, starts, strict=True):
-            out, state = self.core(now[None], state * (~start).float()[None, :, None])
+        for one, start in zip(features, starts, strict=True):
+            out, state = self.core(one[None], state * (~start).float()[None, :, None])
             found.append(out[0])
         return torch.stack(found), state
 

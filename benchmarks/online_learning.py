@@ -14,10 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,8 +27,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from seeds import ROOT, interval, run_recipe
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "online_learning.json"
 SHARES = (0.90, 0.97)
 
@@ -83,26 +80,9 @@ class Run:
 
     def execute(self, overrides: Sequence[str]) -> None:
         """Run it, or go on with it, unless it has finished."""
-        if (self.folder / "results.json").exists():
-            return
         method, changes = VARIANTS[self.variant]
-        recipe = ROOT / "recipes" / f"{method}_{TASKS[self.task].recipe}.yaml"
-        command = [sys.executable, "-m", "llm_agents", "run", str(recipe), "--resume", "auto"]
-        command += ["--run.folder", str(self.folder), "--seed_everything", str(self.seed)]
-        for key, value in changes.items():
-            command += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with self.log.open("a", encoding="utf8") as log:
-            done = subprocess.run(
-                [*command, *overrides], stdout=log, stderr=log, env=environment, check=False
-            )
-        state = "done" if done.returncode == 0 else f"FAILED ({done.returncode}), see {self.log}"
-        print(f"{self.folder.name}: {state}", flush=True)
-
-    @property
-    def log(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.log")
+        recipe = f"{method}_{TASKS[self.task].recipe}"
+        run_recipe(recipe, self.folder, {"seed_everything": self.seed, **changes}, overrides)
 
     def curve(self) -> list[tuple[int, float]]:
         """Return frames and mean discounted return of the episodes that ended, by rollout."""
@@ -122,16 +102,6 @@ class Run:
         """Return what evaluation found, by agent and world."""
         found = json.loads((self.folder / "results.json").read_text(encoding="utf8"))
         return {f"{entry['agent']}@{entry['world']}": entry for entry in found["worlds"]}
-
-
-def interval(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean over seeds with its 95 % interval from Student's t."""
-    quantiles = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return {"mean": round(mean, 4)}
-    half = quantiles.get(len(values), 2.0) * statistics.stdev(values) / len(values) ** 0.5
-    return {"mean": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         DRRN,
         GLAM,
         POAD,
+        PPO,
         PRO,
         TWOSOME,
         ALoL,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from llm_agents.policies import LanguagePolicy, LoraConfig
     from llm_agents.rewards import MessageReward, PolicyReward
     from llm_agents.rollouts import SymbolicRollouts, TextRollouts
+    from llm_agents.training.pretrained import play_pretrained
     from llm_agents.zoo import load_pretrained
 
 __version__ = "0.1.0"
@@ -35,6 +37,7 @@ __all__ = [
     "DRRN",
     "GLAM",
     "POAD",
+    "PPO",
     "PRO",
     "TWOSOME",
     "ALoL",
@@ -52,6 +55,7 @@ __all__ = [
     "SymbolicRollouts",
     "TextRollouts",
     "load_pretrained",
+    "play_pretrained",
 ]
 
 _HOMES = {
@@ -68,6 +72,7 @@ _HOMES = {
     "MotifData": "llm_agents.data",
     "MotifReward": "llm_agents.methods",
     "POAD": "llm_agents.methods",
+    "PPO": "llm_agents.methods",
     "PRO": "llm_agents.methods",
     "PolicyReward": "llm_agents.rewards",
     "RewardTraining": "llm_agents.methods",
@@ -76,6 +81,7 @@ _HOMES = {
     "TWOSOME": "llm_agents.methods",
     "TextRollouts": "llm_agents.rollouts",
     "load_pretrained": "llm_agents.zoo",
+    "play_pretrained": "llm_agents.training.pretrained",
 }
 
 

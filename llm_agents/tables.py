@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from llm_agents.measurements import Measurement, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
 START, END = "<!-- generated:{name} -->", "<!-- /generated:{name} -->"
@@ -72,6 +75,14 @@ METHODS = (
         docs="docs/a_lol.md#baselines",
         recipe="recipes/pro_hha.yaml",
         reproduce="lightning run recipes/pro_hha.yaml",
+    ),
+    Method(
+        name="PPO on responses",
+        paper="[Ziegler et al. 2019](https://arxiv.org/abs/1909.08593)",
+        module="llm_agents.methods.PPO",
+        docs="docs/a_lol.md#baselines",
+        recipe="recipes/ppo_hha.yaml",
+        reproduce="lightning run recipes/ppo_hha.yaml",
     ),
     Method(
         name="reward model",
@@ -201,6 +212,81 @@ def results_table(paper: str) -> str:
     return "\n".join([*head, *results_rows(paper)])
 
 
+def all_results() -> str:
+    """Return the rows of `docs/results.md`: papers' numbers with ours, then ours without a paper's.
+
+    Ours is the recipe's `our_value`; where that is null, what a benchmark or an entry of the zoo
+    measured of the same metric. Other measurements get rows of their own.
+    """
+    head = (
+        "method, task",
+        "metric",
+        "paper",
+        "ours",
+        "95 % interval",
+        "seeds",
+        "minutes",
+        "commit",
+        "where",
+    )
+    known = measurements(ROOT)
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    used: set[int] = set()
+    for path in recipe_files():
+        for entry in load_recipe(path).get("reproduces") or []:
+            found = None if path.parent.name == "paper" else match(path, entry, known)
+            if found is not None:
+                used.add(known.index(found))
+            rows.append(paper_row(path, entry, found))
+    for place, each in enumerate(known):
+        if place not in used:
+            cells = (f"{each.method}, {each.task}", each.metric, "–", *measured_cells(each))
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def match(path: Path, entry: dict[str, Any], known: Sequence[Measurement]) -> Measurement | None:
+    """Return what was measured of a recipe's entry: same method, task and metric."""
+    for each in known:
+        if path.stem == f"{each.method}_{each.task}" and entry["metric"] == each.metric:
+            return each
+    return None
+
+
+def paper_row(path: Path, entry: dict[str, Any], found: Measurement | None) -> str:
+    """Return a row for an entry of a recipe's `reproduces`."""
+    name = path.relative_to(ROOT).with_suffix("").as_posix().removeprefix("recipes/")
+    paper = number(entry.get("paper_value"))
+    if entry.get("our_value") is not None:
+        minutes = measured_minutes(path)
+        link = f"[recipe](../{path.relative_to(ROOT)})"
+        ours: tuple[str, ...] = (number(entry["our_value"]), "–", "–", minutes, "–", link)
+    elif found is not None:
+        ours = measured_cells(found)
+    else:
+        link = f"[recipe](../{path.relative_to(ROOT)})"
+        ours = ("not yet run", "–", "–", "–", "–", link)
+    metric = f"{entry['metric']} ({entry['paper']}, {entry['table']})"
+    return f"| {' | '.join((name, metric, paper, *ours))} |"
+
+
+def measured_cells(each: Measurement) -> tuple[str, ...]:
+    """Return the cells of a measurement: value, interval, seeds, minutes, commit, where."""
+    minutes = "–" if each.minutes is None else f"{each.minutes:g}"
+    commit = "–" if each.commit is None else f"`{each.commit[:7]}`"
+    where = f"[{Path(each.source).parent.name}](../{each.source})"
+    return f"{each.value:.4g}", each.interval, str(each.seeds), minutes, commit, where
+
+
+def measured_minutes(path: Path) -> str:
+    """Return the minutes that a recipe's head says were measured."""
+    for line in head_comment(path):
+        found = re.search(r"([\d.]+) minutes", line)
+        if line.startswith("Needs: ") and found and "measured" in line:
+            return found[1]
+    return "–"
+
+
 def methods_table() -> str:
     """Return the README's table of methods."""
     rows = ["| method | paper | module | docs | recipe | reproduce |", "|---|---|---|---|---|---|"]
@@ -217,6 +303,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "recipes/README.md": {"recipes": recipes_table},
     "docs/a_lol.md": {"results": partial(results_table, "arXiv:2305.14718")},
     "docs/twosome.md": {"results": partial(results_table, "arXiv:2401.14151")},
+    "docs/results.md": {"all_results": all_results},
     "docs/glam.md": {"results": partial(results_table, "arXiv:2302.02662")},
     "docs/motif.md": {"results": partial(results_table, "arXiv:2310.00166")},
     "docs/poad.md": {"results": partial(results_table, "arXiv:2405.15821")},

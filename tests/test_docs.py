@@ -49,9 +49,21 @@ def test_the_readme_shows_commands() -> None:
     assert len(run_commands()) >= 4
 
 
+@pytest.fixture
+def greenhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Put the world of the page on environments where it can be imported; return its check."""
+    world, check = blocks(ROOT / "docs" / "bring_your_own_environment.md", "python")
+    (tmp_path / "greenhouse.py").write_text(world, encoding="utf8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return check
+
+
 @pytest.mark.parametrize("command", run_commands())
 def test_a_command_that_the_docs_show_is_sound(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    greenhouse: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(ROOT)
     words = shlex.split(command)[1:]
@@ -69,3 +81,39 @@ def test_the_readmes_first_lines_run(
     (code,) = blocks(ROOT / "README.md", "python")
     exec(compile(code, "README.md", "exec"), {})
     assert len(capsys.readouterr().out.split()) > 3
+
+
+def test_a_world_of_the_readers_own_is_checked_and_trained_in(
+    greenhouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exec(compile(greenhouse, "bring_your_own_environment.md", "exec"), {})
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(
+        """
+model:
+  class_path: llm_agents.methods.POAD
+  init_args:
+    policy:
+      class_path: llm_agents.policies.LanguagePolicy.from_pretrained
+      init_args: {base: tiny-random-llama, lora: {r: 2, alpha: 4, top_layers: 1}}
+    critic_widths: [8]
+data:
+  class_path: llm_agents.rollouts.TextRollouts
+  init_args: {world: greenhouse:Greenhouse, num_worlds: 2, num_steps: 4, total_frames: 8}
+trainer: {accelerator: cpu, enable_progress_bar: false}
+evaluation: {episodes: 2, num_worlds: 1, baselines: [random], pictures: false}
+"""
+    )
+    assert main(["run", "a.yaml", "--run.folder", "out"]) == 0
+    assert main(["watch", "out", "--max-steps", "2", "--html", "a.html"]) == 0
+    assert "The tomato is" in Path("a.html").read_text(encoding="utf8")
+
+
+@pytest.mark.slow
+def test_the_zoos_first_lines_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = blocks(ROOT / "docs" / "zoo.md", "python")
+    exec(compile(code, "zoo.md", "exec"), {})
+    assert "smollm2-135m-instruct" in capsys.readouterr().out

@@ -5,8 +5,15 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 
+from llm_agents.config.chain import (
+    REFERENCE,
+    first_stage,
+    policy_arguments,
+    without_reference,
+)
 from llm_agents.config.reading import (
     Document,
     Fault,
@@ -48,12 +55,33 @@ def check_recipe(document: Document) -> None:
     Raises:
         RecipeError: Names every fault, in the order of the text.
     """
-    faults = [*document.faults, *_Checker(document).recipe()]
+    faults = [*document.faults, *_Checker(without_reference(document)).recipe()]
+    faults += _reference_faults(document, faults)
     if faults:
         sources = list(dict.fromkeys(place.source for place in document.places.values()))
         sources += [fault.place.source for fault in faults]
         faults.sort(key=lambda fault: (sources.index(fault.place.source), fault.place.line or 0))
         raise RecipeError(faults)
+
+
+def _reference_faults(document: Document, known: list[Fault]) -> list[Fault]:
+    """Return what is wrong with the stage that trains the reference, beside what is `known`."""
+    over = document.values.get(REFERENCE)
+    if over is None:
+        return []
+    place = document.place((REFERENCE,))
+    if document.values.get(JOB) is not None:
+        message = f"expected no `{REFERENCE}` beside `{JOB}`, which trains nothing"
+        return [Fault(place, REFERENCE, message)]
+    stage = first_stage(document)
+    if stage is None:
+        message = f"expected keys to lay over the recipe, got {kind(over)}"
+        return [Fault(place, REFERENCE, message)]
+    if policy_arguments(stage.values) is None:
+        message = "expected a method with a `model.policy` that can start from what is trained here"
+        return [Fault(place, REFERENCE, message)]
+    found = _Checker(stage).recipe()
+    return [replace(f, key=f"{REFERENCE}.{f.key}") for f in found if f not in known]
 
 
 def arguments_of(path: str) -> Signature | None:
@@ -70,7 +98,7 @@ def _not_a_section(name: str, names: list[str]) -> str:
     """Say why a recipe has no section of this name."""
     if JOB in names and any(section.name == name for section in TRAINING):
         return f"expected no `{name}` beside `{JOB}`, which trains nothing; leave one of them out"
-    known = names if JOB in names else [*names, JOB]
+    known = names if JOB in names else [*names, JOB, REFERENCE]
     return f"expected a section of a recipe, got `{name}`; {_closest(name, known)}"
 
 

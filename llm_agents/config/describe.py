@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from llm_agents.config.chain import REFERENCE, REFERENCE_MEANING
 from llm_agents.config.check import arguments_of
 from llm_agents.config.reading import Document, Value, shown
 from llm_agents.config.schema import Annotation, Parameter, Signature, is_dataclass, signature
-from llm_agents.config.sections import SEED, SEED_MEANING, Section, sections_of
+from llm_agents.config.sections import JOB, SEED, SEED_MEANING, Section, sections_of
 from llm_agents.config.sources import NotFound, locate
 
 _MAX_DEPTH = 6
@@ -55,6 +56,8 @@ def recipe_lines(document: Document) -> Iterator[tuple[str, list[Line]]]:
     for section in sections_of(document.values):
         value = document.values.get(section.name)
         yield from _section(section, value)
+    if JOB not in document.values:
+        yield f"{REFERENCE}: {REFERENCE_MEANING}", []
 
 
 def _section(section: Section, value: Value) -> Iterator[tuple[str, list[Line]]]:

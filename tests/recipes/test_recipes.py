@@ -15,9 +15,14 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TINY = RECIPES / "overlays" / "tiny.yaml"
 FILES = [*sorted(RECIPES.glob("*.yaml")), *sorted((RECIPES / "paper").glob("*.yaml"))]
 # Stages of Motif need what the one before them made: see test_motif_recipes.py; those of GLAM's
-# experiments need BabyAI: see test_glam_recipes.py.
+# experiments need BabyAI: see test_glam_recipes.py. Those that prepare data have no results of a
+# training: see test_preparation_recipes.py.
 ALONE = [
-    path for path in FILES if not path.name.startswith("motif_") and "_babyai_" not in path.name
+    path
+    for path in FILES
+    if not path.name.startswith("motif_")
+    and "_babyai_" not in path.name
+    and not path.stem.endswith("_prepare")
 ]
 SECTIONS = [
     "seed_everything",
@@ -27,6 +32,7 @@ SECTIONS = [
     "trainer",
     "run",
     "evaluation",
+    "reference",
     "reproduces",
     "publish",
 ]
@@ -37,8 +43,8 @@ def name_of(path: Path) -> str:
 
 
 def test_all_recipes_are_found() -> None:
-    assert len(FILES) == 48
-    assert len(ALONE) == 26
+    assert len(FILES) == 78
+    assert len(ALONE) == 44
     default, paper = ({p.name for p in FILES if (p.parent.name == "paper") is is_paper}
                       for is_paper in (False, True))  # fmt: skip
     assert default == paper
