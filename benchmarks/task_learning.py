@@ -251,6 +251,7 @@ def policies(task: str, work: Path, seeds: Sequence[int], jobs: int) -> None:
         "data.rules.max_validation": 48,
         "evaluation.num_prompts": TEST_PROMPTS[task],
         "model.generation.num_beams": 1,
+        "model.generation.repetition_penalty": 1.0,  # it counts the knowledge's words as said
         "model.generation.max_new_tokens": 32 if task == "wow" else 16,
         "model.options": {"training_rewards": "stored", "select_by": None},
         "trainer.max_steps": STEPS,

@@ -75,7 +75,7 @@ def _summaries(run: str) -> list[RunSummary]:
     inside = sorted(found.parent for found in folder.glob(f"*/{RESULTS_FILE}"))
     if not inside:
         raise UserError(
-            f"expected the folder of a finished run, or of some, but {folder} holds no "
+            f"expected the folder of a finished run, or of some, but `{folder}` has no "
             f"{RESULTS_FILE}: finish it with `--resume auto`"
         )
     return [summarize_run(found, label or None) for found in inside]
@@ -93,7 +93,7 @@ def summarize_run(folder: Path, label: str | None = None) -> RunSummary:
     """
     path = folder / RECIPE_FILE
     if not path.is_file():
-        raise UserError(f"expected the folder of a run, but {folder} holds no {RECIPE_FILE}")
+        raise UserError(f"expected the folder of a run, but `{folder}` has no {RECIPE_FILE}")
     recipe: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf8"))
     results = read_results(folder, with_texts=False)
     details = results.details

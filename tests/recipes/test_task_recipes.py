@@ -56,7 +56,10 @@ def test_a_tasks_recipe_names_it_and_selects_as_the_paper_does(task: str, folder
     wanted = None if selected == "final_reward" else selected
     assert arguments(recipe)["options"].get("select_by") == wanted
     generation = arguments(recipe)["generation"]
-    assert (generation["num_beams"], generation["repetition_penalty"]) == (2, 2.5)
+    # A small model that may not say the knowledge's words again can't be faithful to it.
+    is_grounded = folder.name != "paper" and task in ("wow", "faithdial", "faithdial_wow")
+    penalty = generation.get("repetition_penalty", 1.0)
+    assert (generation["num_beams"], penalty) == (2, 1.0 if is_grounded else 2.5)
     if task == "comet":
         assert generation["stop_strings"] == ["."]
         assert generation["max_new_tokens"] == 30
