@@ -14,23 +14,29 @@ STATE_KEY = "llm_agents"
 
 
 def own_state(
-    checkpoint: dict[str, Any], entry: str, *, writer: str, instead: str = ""
+    checkpoint: dict[str, Any], *entries: str, writer: str, instead: str = ""
 ) -> dict[str, Any]:
     """Return what a method's own `on_save_checkpoint` added.
 
     Args:
         checkpoint: Lightning's.
-        entry: One that there must be.
+        entries: What there must be.
         writer: What must have written it, for the message.
         instead: What one may do beside starting anew, for the message.
 
     Raises:
-        UserError: The checkpoint is of another program or method.
+        UserError: The checkpoint is of another program, method or version.
     """
     state: dict[str, Any] = checkpoint.get(STATE_KEY) or {}
-    if entry not in state:
+    missing = [entry for entry in entries if entry not in state]
+    if len(missing) == len(entries):
         raise UserError(
             f"the checkpoint was not written by {writer}: start without `--resume`{instead}"
+        )
+    if missing:
+        raise UserError(
+            f"the checkpoint is of {writer} in another version, without `{missing[0]}`: go on with "
+            f"that version, or start without `--resume`{instead}"
         )
     return state
 

@@ -437,7 +437,7 @@ class OnlinePPO(LightningModule):
         """Check that the checkpoint is of this agent; restore what `on_save_checkpoint` added."""
         state = own_state(
             checkpoint,
-            "shuffle",
+            *("shuffle", "frames", "computed"),
             writer="a run of an online method",
             instead=", or give an adapter as `policy.adapter`",
         )
