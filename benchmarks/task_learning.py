@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,9 @@ import hha_learning
 from keeping import RESULTS, keep
 from seeds import run_recipe
 
+from llm_agents.data.base import Example
 from llm_agents.data.comet import RELATIONS, comet_prompt, read_triples
+from llm_agents.data.contrast import contrast_rows
 from llm_agents.evaluation import Interval, combine_seeds, read_results, read_reward_results
 from llm_agents.training.aggregating import aggregate_runs
 from llm_agents.training.metrics import read_rows
@@ -154,20 +155,23 @@ def prepare_comet(data: Path, work: Path) -> None:
     for triple in read_triples(str(source)):
         if triple.relation in RELATIONS and triple.tail.lower() not in ("", "none"):
             tails.setdefault((triple.head, triple.relation), []).append(triple.tail)
-    parts: dict[str, list[dict[str, object]]] = {
+    parts: dict[str, list[Example]] = {
         name: [] for name in ("test", "validation", "policy", "critic", "judge")
     }
     shares = (("test", 12), ("validation", 6), ("policy", 42), ("critic", 20), ("judge", 20))
     for (head, relation), known in tails.items():
         place = int(hashlib.sha256(head.encode()).hexdigest(), 16) % 100
         name = next(name for name, limit in _cumulated(shares) if place < limit)
-        prompt = comet_prompt(head, relation)[0].text
+        chosen = known[:1] if name in ("test", "validation") else known
+        prompt = comet_prompt(head, relation)
+        parts[name] += [Example(prompt, (tail,), None, 0, {}) for tail in chosen]
+    for name, examples in parts.items():
         if name in ("critic", "judge"):
-            parts[name] += list(_contrasts(prompt, relation, known, tails, name))
+            rows = contrast_rows(examples, negatives=1, seed=901)
         else:
-            chosen = known if name == "policy" else known[:1]
-            parts[name] += [{"prompt": prompt, "response": tail} for tail in chosen]
-    for name, rows in parts.items():
+            rows = [
+                {"prompt": one.prompt[0].text, "response": one.responses[0]} for one in examples
+            ]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf8")
         print(f"comet, {name}: {len(rows)} rows", flush=True)
@@ -179,24 +183,6 @@ def _cumulated(shares: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     for name, share in shares:
         total += share
         yield name, total
-
-
-def _contrasts(
-    prompt: str,
-    relation: str,
-    known: Sequence[str],
-    tails: Mapping[tuple[str, str], list[str]],
-    seed: str,
-) -> Iterator[dict[str, object]]:
-    """Yield each tail beside one of another event: half of the same relation, half of any."""
-    chooser = random.Random(f"{seed} {prompt}")
-    events = list(tails)
-    same = [event for event in events if event[1] == relation]
-    for tail in known:
-        other = chooser.choice(chooser.choice((same, events)))
-        wrong = chooser.choice(tails[other])
-        if wrong not in known:
-            yield {"prompt": prompt, "responses": [tail, wrong], "rewards": [1.0, 0.0]}
 
 
 def comet_data(work: Path, train: str, test: str = "test") -> Settings:

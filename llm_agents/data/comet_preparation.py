@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -33,9 +32,7 @@ class CometRules:
         max_validation: Use this many validation rows, chosen by a hash; null uses all.
         machine_tails: Of COMET-BART's outputs, take those rather than the tails of people.
         best_test_tail: Of the test tails of a prompt keep the one with the highest score.
-        distractors: For each tail also take this many of other heads under the same relation; true
-            tails then score 1 and these 0, for training a critic. Needs the file in memory.
-        seed: Decides the distractors and the choice of validation rows.
+        seed: Decides the choice of validation rows.
 
     Raises:
         UserError: A number is below its range.
@@ -47,13 +44,10 @@ class CometRules:
     max_validation: int | None = None
     machine_tails: bool = False
     best_test_tail: bool = True
-    distractors: int = 0
     seed: int = 901
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.distractors < 0:
-            raise UserError(f"expected `distractors` of at least 0, got {self.distractors}")
         if self.max_validation is not None and self.max_validation < 1:
             raise UserError(f"expected `max_validation` of at least 1, got {self.max_validation}")
 
@@ -127,10 +121,10 @@ class CometPreparation(Preparation):
     def files(self) -> Sequence[PreparedFile]:
         """Return the files to make."""
         made = [PreparedFile("train", partial(self._rows, "train", "train"))]
-        best = self.rules.best_test_tail and not self.rules.distractors
         if self.sources["validation"]:
             made.append(PreparedFile("val", partial(self._rows, "validation", "validation")))
         if self.sources["test"]:
+            best = self.rules.best_test_tail
             made.append(PreparedFile("test", partial(self._rows, "test", "test"), best))
         if self.sources["own_test"]:
             made.append(PreparedFile("train_test", partial(self._rows, "own_test", "test")))
@@ -146,8 +140,6 @@ class CometPreparation(Preparation):
         triples: Iterator[Triple] = self._triples(name, split, report)
         if split == "validation" and self.rules.max_validation is not None:
             triples = self._chosen(name, split, report)
-        if self.rules.distractors:
-            triples = _with_distractors(list(triples), self.rules, name, report)
         for number, triple in enumerate(triples):
             scored = triple.score is not None
             yield TaskRow(
@@ -250,28 +242,3 @@ def _digest(triple: Triple, seed: int) -> bytes:
     """Return eight bytes that stand for a triple."""
     text = f"{seed}\x1d{triple.head}\x1d{triple.relation}\x1d{triple.tail}"
     return hashlib.sha256(text.encode()).digest()[:8]
-
-
-def _with_distractors(
-    triples: Sequence[Triple], rules: CometRules, name: str, report: DropReport
-) -> Iterator[Triple]:
-    """Yield every triple with score 1, and after it tails of other heads with score 0."""
-    tails: defaultdict[str, list[str]] = defaultdict(list)
-    true: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for triple in triples:
-        tails[triple.relation].append(triple.tail)
-        true[triple.head, triple.relation].add(triple.tail)
-    draws = random.Random(f"{name}/{rules.seed}")
-    for triple in triples:
-        yield Triple(triple.head, triple.relation, triple.tail, triple.split, 1.0)
-        own, others = true[triple.head, triple.relation], tails[triple.relation]
-        for _ in range(rules.distractors):
-            tail = next(
-                (t for t in (draws.choice(others) for _ in range(20)) if t not in own), None
-            )
-            if tail is None:
-                report.changed["tails without a distractor"] += 1
-            else:
-                report.rows += 1
-                report.changed["distractors added"] += 1
-                yield Triple(triple.head, triple.relation, tail, triple.split, 0.0)

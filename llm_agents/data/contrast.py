@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from llm_agents.errors import UserError
 from llm_agents.rewards.comet import prompt_parts
 from llm_agents.rewards.knowledge import knowledge_of
 from llm_agents.types import Job, Prompt
+from llm_agents.whole_files import write_text
 
 _FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
 _TRIES = 50
@@ -146,7 +146,4 @@ def _row(example: Example, wrong: Sequence[str]) -> dict[str, object]:
 
 def _write(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write rows as JSON lines, at once."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    temporary.write_text(text, encoding="utf8")
-    temporary.replace(path)
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

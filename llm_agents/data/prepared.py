@@ -18,6 +18,7 @@ from typing import Any
 from llm_agents.data.base import DropReport
 from llm_agents.errors import UserError
 from llm_agents.types import Prompt, Reward
+from llm_agents.whole_files import write_text
 
 FINAL = "final_reward"
 NOT_BEST = "not the best response to its prompt"
@@ -161,7 +162,7 @@ def write_prepared(
     if target.exists():
         part.unlink(missing_ok=True)
         return known
-    _replace(beside, json.dumps({"settings": wanted}, indent=1) + "\n")
+    write_text(beside, json.dumps({"settings": wanted}, indent=1) + "\n")
     counts = DropReport()
     kept = whole_lines(part)
     with part.open("ab") as lines:
@@ -172,7 +173,7 @@ def write_prepared(
         raise UserError(f"expected rows for {target}, but none is left: {counts}")
     done = _best_rows(part, counts) if file.keeps_best else part
     report = {"counts": counts.as_dict(), "rewards": reward_means(done)}
-    _replace(beside, json.dumps({"settings": wanted, **report}, indent=1) + "\n")
+    write_text(beside, json.dumps({"settings": wanted, **report}, indent=1) + "\n")
     done.replace(target)
     part.unlink(missing_ok=True)
     return report
@@ -265,10 +266,3 @@ def _batches(rows: Iterable[TaskRow], size: int) -> Iterator[list[TaskRow]]:
     waiting = iter(rows)
     while batch := list(islice(waiting, size)):
         yield batch
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file at once."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf8")
-    temporary.replace(path)

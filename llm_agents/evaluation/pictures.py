@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, bootstrap_mean
+from llm_agents.whole_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -288,8 +288,5 @@ def new_figure(width: float, height: float) -> Figure:
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure under a temporary name and rename it."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    figure.savefig(temporary, dpi=150)
-    temporary.replace(path)
+    write_whole(path, lambda file: figure.savefig(file, dpi=150, format=path.suffix[1:] or "png"))
     return path

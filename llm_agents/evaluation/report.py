@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from llm_agents.evaluation.intervals import Interval, format_interval
 from llm_agents.evaluation.message_reward import MessageRewardResults, message_reward_table
 from llm_agents.evaluation.nethack import GamesResults
 from llm_agents.evaluation.nethack_tables import games_table
+from llm_agents.evaluation.pictures import save_figure
 from llm_agents.evaluation.results import Results, TestSetResult
 from llm_agents.evaluation.reward_model import RewardResults
 
@@ -203,12 +203,7 @@ def plot_results(results: Results | Sequence[Results], path: str | Path) -> Path
     figure.suptitle(f"Answers to test prompts, {confidence}% bootstrap intervals", fontsize=11)
     if len(entries) > 1:
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    figure.savefig(temporary, dpi=150)
-    temporary.replace(path)
-    return path
+    return save_figure(figure, path)
 
 
 def _ends(interval: Interval) -> tuple[float, float]:

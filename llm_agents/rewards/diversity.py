@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from llm_agents.errors import UserError
 from llm_agents.rewards.dialogue import without_end_tokens
 from llm_agents.rewards.scores import check_pairs, check_scores
 from llm_agents.types import Prompt, Reward
+from llm_agents.whole_files import write_text
 
 _FORMAT = 1
 _WORD = re.compile(r"\b\w\w+\b")
@@ -127,12 +127,8 @@ class DiversityReward(Reward):
         Args:
             path: Ends in ``.json``; its folder is made if it isn't there.
         """
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         text = json.dumps({"format": _FORMAT, "idf": self.idf}, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf8")
-        temporary.replace(path)
+        write_text(Path(path), text + "\n")
 
     def score(self, response: str) -> float:
         """Return the score of one response.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning_utilities.core.rank_zero import rank_zero_only
 from typing_extensions import override
+
+from llm_agents.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -133,12 +134,9 @@ class MetricsFile(Logger):
 
     def _write(self, rows: list[Row]) -> None:
         """Replace the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         lines = [_line(self._columns, row) for row in rows]
         header = _line(self._columns, dict(zip(self._columns, self._columns, strict=True)))
-        temporary.write_bytes(header + b"".join(lines))
-        temporary.replace(self.path)
+        write_whole(self.path, lambda file: file.write_bytes(header + b"".join(lines)))
         self._start = self.path.stat().st_size
 
     def resume(self, step: int, row: Row) -> None:

@@ -211,45 +211,9 @@ def test_validation_rows_are_chosen_by_a_hash_and_keep_their_order(tmp_path: Pat
     assert len(chosen[20]) == 20
 
 
-def test_distractors_are_tails_of_other_heads_under_the_same_relation(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text(
-        "".join(f"head {n} @@ {r}\t{r}-{n}\n" for n in range(30) for r in ("xNeed", "xWant"))
-    )
-    rules = CometRules(distractors=2)
-    numbers = CometPreparation(str(path), None, "held_out", rules=rules).run(tmp_path)
-    by_split = {}
-    for split in ("train", "test"):
-        rows = read(tmp_path / f"{split}.jsonl")
-        by_split[split] = {row["response"] for row in rows}
-        true = {(row["prompt"], row["response"]) for row in rows if final(row) == 1.0}
-        false = [(row["prompt"], row["response"]) for row in rows if final(row) == 0.0]
-        assert len(false) == 2 * len(true) == 2 * len(rows) / 3
-        assert not set(false) & true
-        for prompt, response in false:
-            assert f"> {str(response).partition('-')[0]} <" in str(prompt)
-    assert not by_split["train"] & by_split["test"]  # distractors of one split are tails of it
-    assert numbers["train"]["counts"]["changed"] == {"distractors added": 96}
-
-
-def final(row: Mapping[str, object]) -> float:
-    components = row["reward_components"]
-    assert isinstance(components, Mapping)
-    return float(components["final_reward"])
-
-
-def test_a_tail_that_has_no_rival_gets_no_distractor(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("h @@ xNeed\ta\n")
-    numbers = CometPreparation(str(path), None, None, rules=CometRules(distractors=1)).run(tmp_path)
-    assert numbers["train"]["counts"]["changed"] == {"tails without a distractor": 1}
-    assert [final(row) for row in read(tmp_path / "train.jsonl")] == [1.0]
-
-
-@pytest.mark.parametrize("settings", [{"distractors": -1}, {"max_validation": 0}])
-def test_numbers_out_of_range_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(UserError, match=f"expected `{next(iter(settings))}`"):
-        CometRules(**settings)  # type: ignore[arg-type]  # numbers alone
+def test_a_number_out_of_range_is_refused() -> None:
+    with pytest.raises(UserError, match="expected `max_validation`"):
+        CometRules(max_validation=0)
 
 
 # --- the data module
