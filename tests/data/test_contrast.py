@@ -9,7 +9,7 @@ import pytest
 
 from llm_agents.data import ContrastPreparation
 from llm_agents.data.base import DropReport, Example
-from llm_agents.data.contrast import subject_of
+from llm_agents.data.contrast import contrast_rows, subject_of
 from llm_agents.data.reading import read_examples
 from llm_agents.data.selection import RowRules, require_pairs
 from llm_agents.errors import UserError
@@ -50,6 +50,28 @@ def test_a_wrong_response_is_of_another_subject(samples: str, tmp_path: Path) ->
                     assert any(parts is not None and parts[1] == mine[1] for parts in theirs)
     assert not subjects[0] & (subjects[1] | subjects[2])
     assert not subjects[1] & subjects[2]
+
+
+def grounded(knowledge: str, said: str, response: str) -> Example:
+    turns = (Turn("system", f"Knowledge: {knowledge}"), Turn("user", said))
+    return Example(turns, (response,), (1.0,), 0, {})
+
+
+def test_what_fits_the_same_knowledge_is_not_wrong() -> None:
+    own = [grounded("cats purr", f"say {n}", f"cats {n}") for n in range(40)]
+    found = contrast_rows([*own, grounded("dogs bark", "and dogs?", "dogs")], 1, seed=1)
+    assert {str(row["responses"][1]) for row in found[:-1]} == {"dogs"}
+    assert len(found) > 20
+
+
+def test_a_response_that_the_prompt_really_has_is_not_wrong() -> None:
+    own = grounded("cats purr", "and cats?", "I don't know")
+    others = [grounded(f"fact {n}", f"{n}?", "i don't know ") for n in range(40)]
+    assert contrast_rows([own, *others], 1, seed=1) == []
+    found = contrast_rows(
+        [own, *others, grounded("dogs bark", "and dogs?", "They bark")], 1, seed=1
+    )
+    assert {str(row["responses"][1]) for row in found[:-1]} == {"They bark"}
 
 
 def test_the_same_seed_gives_the_same_rows(tmp_path: Path) -> None:

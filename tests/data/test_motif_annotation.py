@@ -281,6 +281,14 @@ def test_nothing_left_to_do_asks_nothing(tmp_path: Path) -> None:
     assert results["unknown"] == 0
 
 
+
+def test_annotators_that_keep_each_answer_get_more_pairs_at_once(tmp_path: Path) -> None:
+    kept = PointwiseAnnotator(RuleBackend(lead=lead), version="default")
+    assert MotifAnnotation(tmp_path, kept).batch_size == 4096
+    assert MotifAnnotation(tmp_path, RandomAnnotator()).batch_size == 256
+    assert MotifAnnotation(tmp_path, kept, batch_size=7).batch_size == 7
+
+
 def test_a_recipe_builds_the_job(tmp_path: Path) -> None:
     from jsonargparse import ArgumentParser
 

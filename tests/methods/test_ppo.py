@@ -180,6 +180,28 @@ def test_the_value_learns_with_the_policy(toy: Any) -> None:
     with evaluation(module):
         module.loss(replace(nothing, returns=judged.values + 1)).backward()
     assert max(float(p.grad.abs().max()) for _, p in module.policy.trainable_parameters()) > 0
+    # ½ · value_coef · (V − R)² falls where V rises: the bias is in every token's value.
+    (bias,) = [p for name, p in module.critic.named_parameters() if name.endswith("bias")]
+    assert bias.grad.item() == pytest.approx(-module.ppo.value_coef, rel=1e-5)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_step_makes_likelier_what_was_better_than_expected(toy: Any, advantage: float) -> None:
+    module = make(toy, toy.policy(adapter=toy.sft_adapter()))
+    rollout = first_rollout(toy, module)
+    judged = rollout.judged(rollout.scores, kl_coef=0.0, config=module.ppo)
+    only = replace(
+        judged, advantages=torch.full_like(judged.advantages, advantage), returns=judged.values
+    )
+    with evaluation(module):
+        module.loss(only).backward()
+        with torch.no_grad():
+            for _, parameter in module.policy.trainable_parameters():
+                parameter -= 0.1 * parameter.grad
+        module.policy.parameters_changed()
+        after = module.policy.log_probs(only.tokens)
+    moved = (after - only.log_probs)[only.mask].mean().item()
+    assert moved * advantage > 1e-5
 
 
 @pytest.mark.parametrize("base", ["tiny-random-gpt2", "tiny-random-t5"])
