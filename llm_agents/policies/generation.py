@@ -357,7 +357,7 @@ def _beam_search(
     import transformers
 
     ids, mask = left_padded(prompts, next(model.parameters()).device)
-    # A penalty on repetition looks at all ids: padding must hold one that the prompt has anyway.
+    # transformers 5.20 penalizes what padding holds, 5.24 doesn't: it holds one of the prompt's own.
     ids = torch.where(mask, ids, ids[:, -1:])
     ends = sorted(vocabulary.end_ids)
     has_encoder = bool(model.config.is_encoder_decoder)

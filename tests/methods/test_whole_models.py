@@ -84,6 +84,13 @@ def test_beams_with_a_penalty_do_not_see_their_batch(make_policy: Any, family: s
     policy = make_policy(family)
     prompts = [[5, 6, 7], [9], [4, 4, 8, 11, 12, 13, 14]]
     config = replace(BEAMS, repetition_penalty=5.0, max_new_tokens=12)
+    said = [token for row in policy.generate(prompts, config) for token in row]
+    words = policy.causal_model.get_output_embeddings().weight
+    with torch.no_grad():  # now token 0 is what the model would like to say
+        words[0] = 1.1 * words[max(set(said), key=said.count)]
+    policy.parameters_changed()
     together = policy.generate(prompts, config)
+    if family != "t5":  # whose decoder starts with it, so that it counts as said
+        assert any(0 in row for row in together)
     assert together == [policy.generate([prompt], config)[0] for prompt in prompts]
     assert together != policy.generate(prompts, replace(config, repetition_penalty=1.0))
