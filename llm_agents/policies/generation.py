@@ -357,7 +357,7 @@ def _beam_search(
     import transformers
 
     ids, mask = left_padded(prompts, next(model.parameters()).device)
-    # transformers 5.20 penalizes what padding holds, 5.24 doesn't: it holds one of the prompt's own.
+    # transformers 5.20 penalizes what padding holds, 5.24 does not: let it be of the prompt.
     ids = torch.where(mask, ids, ids[:, -1:])
     ends = sorted(vocabulary.end_ids)
     has_encoder = bool(model.config.is_encoder_decoder)

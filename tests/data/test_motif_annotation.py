@@ -281,7 +281,6 @@ def test_nothing_left_to_do_asks_nothing(tmp_path: Path) -> None:
     assert results["unknown"] == 0
 
 
-
 def test_annotators_that_keep_each_answer_get_more_pairs_at_once(tmp_path: Path) -> None:
     kept = PointwiseAnnotator(RuleBackend(lead=lead), version="default")
     assert MotifAnnotation(tmp_path, kept).batch_size == 4096
