@@ -262,6 +262,30 @@ def test_dynamic_programming_finds_no_better_plan(
     assert prospects(dish, "best") == pytest.approx((world.optimal_return, 1.0, steps))
 
 
+@pytest.mark.parametrize(
+    ("dish", "serving", "never_serving"),
+    [("tomato-salad", 0.920518, 1.6288), ("tomato-lettuce-salad", 0.947656, 1.7581)],
+)
+def test_without_a_limit_a_discount_by_actions_pays_for_never_serving(
+    dish: DishName, serving: float, never_serving: float
+) -> None:
+    after, taken, reward, ends = table(dish)
+    found = []
+    for powers in (taken, np.ones_like(taken)):
+        value = np.zeros(len(after))
+        for _ in range(3000):
+            q = reward + np.where(ends, 0.0, 0.99**powers * value[after])
+            value = q.max(1)
+        state, is_served = 0, False
+        for _ in range(50):
+            action = int(q[state].argmax())
+            is_served = is_served or bool(ends[state, action])
+            state = int(after[state, action])
+        found.append((value[0], is_served))
+    assert found[0] == (pytest.approx(serving, abs=1e-6), True)
+    assert found[1] == (pytest.approx(never_serving, abs=1e-4), False)
+
+
 @pytest.mark.parametrize("dish", TASKS)
 def test_the_best_plan_earns_the_optimal_return_and_not_more(dish: DishName) -> None:
     world = Overcooked(dish)
