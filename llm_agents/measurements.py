@@ -181,7 +181,7 @@ def _entry(path: Path, source: str) -> Iterator[Measurement]:
     metric, interval, task = found
     provenance = path.with_name("provenance.json")
     known = json.loads(provenance.read_text(encoding="utf8")) if provenance.is_file() else {}
-    seconds = details.get("training_seconds")
+    seconds = known.get("training_seconds")
     method = details.get("method") or path.parent.name.partition("-")[0]
     yield Measurement(
         method=str(method),

@@ -2,7 +2,7 @@
 
 ==================  ==========================================================================
 ``recipe.yaml``     the resolved recipe
-``versions.json``   packages, Python, commit, device, command
+``versions.json``   packages, Python, commit, device, command; seconds of training at its end
 ``metrics.csv``     every logged number by optimizer step, or by decisions in the worlds
 ``data.json``       rows of each split that were dropped or changed, with the reason
 ``tensorboard/``    the same for TensorBoard
@@ -105,6 +105,13 @@ class RunFolder:
             log.warning("the recipe differs from the one that the run in %s began with", self.path)
         write_text(path, recipe)
         write_text(self.path / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
+
+    def write_seconds(self, seconds: float) -> None:
+        """Write how long the training took beside what it ran on."""
+        path = self.path / VERSIONS_FILE
+        known = json.loads(path.read_text(encoding="utf8"))
+        known["training_seconds"] = round(seconds, 1)
+        write_text(path, json.dumps(known, indent=2) + "\n")
 
 
 def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:

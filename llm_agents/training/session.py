@@ -20,6 +20,7 @@ from llm_agents.methods import OnlinePPO
 from llm_agents.rollouts import NetHackRollouts, TextRollouts
 from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
+from llm_agents.training.clock import TrainingClock
 from llm_agents.training.counting import StepCounter, is_online
 from llm_agents.training.evaluating import evaluate_trained, save_trained
 from llm_agents.training.metrics import STEP, MetricsFile, Row, StepTensorBoard
@@ -69,7 +70,7 @@ class RecipeCLI(LightningCLI):
     def __init__(self, values: Mapping[str, Any], run: RunFolder, signals: StopSignals) -> None:
         self.run, self.signals = run, signals
         self.metrics = MetricsFile(run.path / "metrics.csv")
-        self.counter = StepCounter()
+        self.counter, self.clock = StepCounter(), TrainingClock()
         super().__init__(
             args={name: value for name, value in values.items() if value is not None},
             run=False,
@@ -125,7 +126,7 @@ class RecipeCLI(LightningCLI):
         added = [logger for logger in others if logger not in (None, True, False)]
         for logger in ours:
             logger.counter = self.counter
-        callbacks: list[Callback] = [self.counter]
+        callbacks: list[Callback] = [self.counter, self.clock]
         if config["enable_progress_bar"] is not False:
             callbacks.append(RunProgress(settings.log_every, self.counter))
         if config["enable_checkpointing"] is not False and not config["fast_dev_run"]:
@@ -246,6 +247,7 @@ def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSi
         if cli.trainer.is_global_zero and isinstance(cli.datamodule, OfflineDataModule):
             cli.datamodule.save_report(run.path / "data.json")
         if cli.trainer.is_global_zero:
+            run.write_seconds(cli.clock.seconds)
             save_trained(cli.model, run.adapter, data=cli.datamodule, recipe=recipe)
     if "evaluate" in cli.run_config.stages and cli.trainer.is_global_zero:
         evaluate_trained(cli, run)

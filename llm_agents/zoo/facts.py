@@ -30,6 +30,7 @@ from llm_agents.zoo.layout import (
     kind_of,
     read_json,
 )
+from llm_agents.zoo.privacy import without_here
 from llm_agents.zoo.provenance import Provenance
 from llm_agents.zoo.registry import measured
 
@@ -107,7 +108,7 @@ def gather_facts(
     """
     info = AdapterInfo.read(source)
     path = source / RECIPE_FILE
-    recipe = path.read_text(encoding="utf8") if path.is_file() else ""
+    recipe = without_here(path.read_text(encoding="utf8")) if path.is_file() else ""
     loaded = yaml.safe_load(recipe) if recipe.strip() else None
     wanted = (loaded.get("publish") if isinstance(loaded, dict) else None) or {}
     results, kind = measured(source), kind_of(source)

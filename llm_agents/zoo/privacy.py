@@ -35,6 +35,12 @@ def refuse_private(staged: Path) -> None:
         )
 
 
+def without_here(recipe: str) -> str:
+    """Return a recipe with its paths below the working folder as they are read from there."""
+    here = rf"(?<![\w.~-]){re.escape(str(Path.cwd()))}/"
+    return re.sub(here, "", recipe)
+
+
 def private_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line numbers of a file with what is private about them."""
     # Dialogues may speak of any path: only this machine's own count in them.

@@ -26,7 +26,8 @@ class Provenance:
         python: Version of Python.
         device: Processor or accelerator.
         packages: Versions of the packages that matter.
-        time: When the training began.
+        time: When the training began; that of its last attempt.
+        training_seconds: How long it took, evaluation apart; None where it is not recorded.
     """
 
     commit: str | None = None
@@ -35,6 +36,7 @@ class Provenance:
     device: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
     time: str | None = None
+    training_seconds: float | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -103,8 +105,16 @@ def uncommitted_files(folder: Path) -> list[str]:
 
 
 def describe(provenance: Provenance | None) -> str:
-    """Return a sentence on the commit for the card."""
-    if provenance is None or provenance.commit is None:
+    """Return what the card says of the commit and of the time that the training took."""
+    if provenance is None:
         return "The commit that it was trained with is not recorded."
     dirty = ", with changes that it does not hold" if provenance.uncommitted_changes else ""
-    return f"Trained at commit `{provenance.commit}` of llm_agents{dirty}."
+    said = (
+        f"Trained at commit `{provenance.commit}` of llm_agents{dirty}"
+        if provenance.commit
+        else "The commit that it was trained with is not recorded"
+    )
+    if provenance.training_seconds is not None:
+        minutes = provenance.training_seconds / 60
+        said += f"; training took {minutes:.1f} minutes ({provenance.device or 'unnamed device'})"
+    return f"{said}."

@@ -27,13 +27,14 @@ from llm_agents.zoo.layout import (
     CARD_FILE,
     INFO_FILE,
     POINTER_FILE,
+    RECIPE_FILE,
     REWARD_FILE,
     entry_folder,
     is_entry,
     read_json,
     write_json,
 )
-from llm_agents.zoo.privacy import refuse_private
+from llm_agents.zoo.privacy import refuse_private, without_here
 from llm_agents.zoo.provenance import Provenance, refuse_uncommitted
 
 log = logging.getLogger(__name__)
@@ -178,6 +179,9 @@ def stage(source: Path, staged: Path) -> list[str]:
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     left_out = stage_files(source, staged)
+    recipe = staged / RECIPE_FILE
+    if recipe.is_file():
+        recipe.write_text(without_here(recipe.read_text(encoding="utf8")), encoding="utf8")
     provenance = Provenance.read(source)
     if provenance is not None:
         provenance.write(staged)

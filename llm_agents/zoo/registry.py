@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -189,20 +190,14 @@ def show(name: str, root: str | Path | None = None) -> Entry:
 
 
 def entries_table(entries: list[Entry]) -> Table:
-    """Return a table of entries, one row each."""
-    table = Table(title="model zoo")
-    for column in ("name", "where", "kind", "method", "base", "measured"):
-        table.add_column(column)
+    """Return a table of entries, one row each; names are whole, so that they can be copied."""
+    table = Table(title="model zoo", box=SIMPLE)
+    table.add_column("name", no_wrap=True)
+    for column in ("kind", "measured", "where"):
+        table.add_column(column, overflow="fold")
     for entry in entries:
         where = entry.repo_id if entry.source == "hub" else entry.source
-        table.add_row(
-            entry.name,
-            where,
-            entry.kind,
-            entry.method or "–",
-            entry.base or "–",
-            headline(entry.results),
-        )
+        table.add_row(entry.name, entry.kind, headline(entry.results), where)
     return table
 
 

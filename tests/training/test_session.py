@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +32,21 @@ def test_a_checkpoint_is_read_without_pickle_and_lacks_the_base(toy: Run) -> Non
     saved = torch.load(Path("out/checkpoints/step-00000006.ckpt"), weights_only=True)
     assert set(saved["state_dict"]) == {"linear.weight", "linear.bias"}
     assert Path("out/checkpoints/step-00000006.ckpt").stat().st_size < 40_000
+
+
+def test_seconds_of_training_are_kept_and_go_on_after_a_kill(toy: Run) -> None:
+    def seconds() -> float:
+        return float(json.loads(Path("out/versions.json").read_text())["training_seconds"])
+
+    toy("--run.folder", "out", "--run.keep_checkpoints", "9")
+    assert 0 < seconds() < 60
+    path = Path("out/checkpoints/step-00000004.ckpt")
+    saved = torch.load(path, weights_only=True)
+    saved["callbacks"]["TrainingClock"]["seconds"] = 1000.0
+    torch.save(saved, path)
+    Path("out/checkpoints/step-00000006.ckpt").unlink()
+    assert toy("--run.folder", "out", "--run.keep_checkpoints", "9", "--resume", "auto") == 0
+    assert 1000 < seconds() < 1060
 
 
 @pytest.mark.parametrize("step", [2, 4])

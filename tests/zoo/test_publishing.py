@@ -242,7 +242,7 @@ def test_all_reasons_are_named_together(adapter_folder: Path) -> None:
         ("folder: /data/shared/hha", "the path `/data/shared/hha`"),
         ("files: [a, b]\n- /scratch/hha/train.json", "the path `/scratch/hha/train.json`"),
         (f"folder: {Path.home()}/x", "a folder of this machine"),
-        (f"folder: {Path.cwd()}/x", "a folder of this machine"),
+        (f"folder: {Path.cwd()}-elsewhere/x", "a folder of this machine"),
     ],
 )
 def test_private_things_are_refused(adapter_folder: Path, hub: Any, line: str, what: str) -> None:
@@ -256,6 +256,19 @@ def test_private_things_are_refused(adapter_folder: Path, hub: Any, line: str, w
         publish(adapter_folder, "me/tiny")
     assert what in str(caught.value)
     assert hub.requests == []
+
+
+def test_paths_below_the_working_folder_lose_it(
+    adapter_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (adapter_folder / "llm_agents.json").write_text('{"base": "tiny-random-llama"}')
+    text = f"data: {{train: {tmp_path}/data/train.jsonl, test: [{tmp_path}/data/test.jsonl]}}\n"
+    (adapter_folder / "recipe.yaml").write_text(text)
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    sent = (report.staged / "recipe.yaml").read_text()
+    assert sent == "data: {train: data/train.jsonl, test: [data/test.jsonl]}\n"
+    assert (adapter_folder / "recipe.yaml").read_text() == text
 
 
 def test_the_token_in_the_environment_is_found(
