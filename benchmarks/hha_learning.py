@@ -22,14 +22,15 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from seeds import ROOT, run_recipe
+from keeping import RESULTS, keep
+from seeds import run_recipe
 
 from llm_agents.evaluation import (
     Interval,
@@ -189,7 +190,9 @@ def reward_models(work: Path, jobs: int) -> None:
         )
 
 
-def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
+def objectives(
+    work: Path, names: Sequence[str], seeds: Sequence[int], jobs: int, steps: int
+) -> None:
     """Train the reference, then every objective with every seed."""
     split, reward = work / "split", {"model.reward.path": str(work / "reward" / "adapter")}
     judged = {
@@ -219,6 +222,7 @@ def objectives(work: Path, seeds: Sequence[int], jobs: int, steps: int) -> None:
         "model.options.budget": "whole",
     }
     pairs = [(objective, seed) for seed in seeds for objective in OBJECTIVES]
+    pairs = [pair for pair in pairs if pair[0].name in names]
     pairs.sort(key=lambda pair: pair[0].name not in COMPARED)  # the comparison that counts first
     queue = [
         (
@@ -256,7 +260,7 @@ def judge_again(work: Path) -> None:
                 print(f"{folder.name}: scored again", flush=True)
 
 
-def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]:
+def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, Any]:
     """Return the table's rows, each from the seeds that have finished."""
     rows: dict[str, object] = {}
     for objective in OBJECTIVES:
@@ -284,7 +288,6 @@ def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, object]
         if (work / name / "results.json").exists()
     }
     return {
-        "date": date.today().isoformat(),
         "test_prompts": TEST_ANSWERS,
         "steps": steps,
         "learning_rate": LEARNING_RATE,
@@ -317,6 +320,8 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("runs/hha_learning"), help="where the runs are kept"
     )
+    known = [objective.name for objective in OBJECTIVES]
+    parser.add_argument("--objectives", nargs="+", choices=known, default=known)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument(
@@ -333,14 +338,10 @@ def main() -> None:
     elif not options.summarize:
         prepare(options.data, options.work)
         reward_models(options.work, options.jobs)
-        objectives(options.work, seeds, options.jobs, options.steps)
+        objectives(options.work, options.objectives, seeds, options.jobs, options.steps)
     summary = summarize(options.work, seeds, options.steps)
-    results = ROOT / "benchmarks" / "results"
-    results.mkdir(exist_ok=True)
-    (results / "hha_learning.json").write_text(
-        json.dumps(summary, indent=2) + "\n", encoding="utf8"
-    )
-    picture(summary, results / "hha_learning.png")
+    keep("hha_learning", ("torch", "transformers"), **summary)
+    picture(summary, RESULTS / "hha_learning.png")
     print(json.dumps(summary["objectives"]))
 
 

@@ -18,7 +18,6 @@ import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,10 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from seeds import ROOT, interval, run_recipe
+from keeping import RESULTS, keep
+from seeds import interval, run_recipe
 
-RESULTS = ROOT / "benchmarks" / "results" / "online_learning.json"
+KEPT = RESULTS / "online_learning.json"
 SHARES = (0.90, 0.97)
 
 
@@ -98,6 +98,12 @@ class Run:
         bar = share * TASKS[self.task].optimum
         return next((frames for frames, found in self.curve() if found >= bar), None)
 
+    def minutes(self) -> float | None:
+        """Return the minutes of training, evaluation apart; None where they were not kept."""
+        known = json.loads((self.folder / "versions.json").read_text(encoding="utf8"))
+        seconds = known.get("training_seconds")
+        return None if seconds is None else round(seconds / 60, 2)
+
     def worlds(self) -> dict[str, dict[str, Any]]:
         """Return what evaluation found, by agent and world."""
         found = json.loads((self.folder / "results.json").read_text(encoding="utf8"))
@@ -118,6 +124,9 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
         }
     for share in SHARES:
         summary[f"frames_to_{share:.0%}"] = [run.frames_to(share) for run in runs]
+    summary["frames"] = [run.curve()[-1][0] for run in runs]
+    kept = [minutes for run in runs if (minutes := run.minutes()) is not None]
+    summary["minutes"] = round(statistics.fmean(kept), 1) if kept else None
     summary["best_of_curve"] = [round(max(v for _, v in run.curve()), 4) for run in runs]
     return summary
 
@@ -165,9 +174,8 @@ def main() -> None:
 
 def write_results(queue: Sequence[Run]) -> None:
     """Put what has finished beside what is known of other tasks and variants."""
-    content = json.loads(RESULTS.read_text(encoding="utf8")) if RESULTS.exists() else {}
-    content |= {"date": date.today().isoformat()}
-    tables: dict[str, dict[str, Any]] = content.setdefault("tasks", {})
+    known = json.loads(KEPT.read_text(encoding="utf8")) if KEPT.exists() else {}
+    tables: dict[str, dict[str, Any]] = known.get("tasks", {})
     for task in dict.fromkeys(run.task for run in queue):
         groups: dict[str, list[Run]] = {}
         for run in queue:
@@ -177,8 +185,8 @@ def write_results(queue: Sequence[Run]) -> None:
             continue
         for variant, runs in groups.items():
             tables.setdefault(task, {"optimum": TASKS[task].optimum})[variant] = summarize(runs)
-        picture(task, groups, RESULTS.with_name(f"online_learning_{task}.png"))
-    RESULTS.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+        picture(task, groups, RESULTS / f"online_learning_{task}.png")
+    keep("online_learning", ("torch", "transformers"), tasks=tables)
     print(json.dumps(tables))
 
 

@@ -111,7 +111,7 @@ def _online(content: Mapping[str, Any], source: str) -> Iterator[Measurement]:
                     f"mean return, {world}",
                     found["return"],
                     seeds=len(entry["seeds"]),
-                    content=content,
+                    content={**content, "minutes": entry.get("minutes")},
                     source=source,
                 )
 

@@ -33,9 +33,11 @@ from llm_agents.policies.nethack_files import save_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.policies.nethack_types import PlayedGame
 from llm_agents.rewards import MessageReward
+from llm_agents.training import keeping
 from llm_agents.training.keeping import add_entry
 from llm_agents.zoo import load_policy, publish, pull, show
 from llm_agents.zoo.card import split_card
+from llm_agents.zoo.layout import load_heads
 
 REST = """
 seed_everything: 3
@@ -448,3 +450,22 @@ def test_results_of_another_kind_than_the_folder_are_refused(
     shutil.copy(message_folder / "results.json", nethack_folder)
     with pytest.raises(UserError, match="expected results of games"):
         publish(nethack_folder, "me/x", dry_run=True)
+
+
+def test_a_value_head_that_is_too_large_is_rounded_and_the_adapter_is_not(
+    adapter_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {path.name: path.stat().st_size for path in adapter_folder.glob("*.safetensors")}
+    monkeypatch.setattr(keeping, "MOST_BYTES", sum(sizes.values()) - 1)
+    said = list(add_entry(adapter_folder, "small"))
+    assert said[0] == "its value head is rounded to bfloat16: answers do not depend on it"
+    folder = Path("checkpoints/small")
+    kept = {path.name: path.stat().st_size for path in folder.glob("*.safetensors")}
+    assert kept["adapter_model.safetensors"] == sizes["adapter_model.safetensors"]
+    assert kept["value_head.safetensors"] < 0.8 * sizes["value_head.safetensors"]
+    assert (folder / "results.json").exists()
+    before, after = (load_heads(path)["value_head"] for path in (adapter_folder, folder))
+    for one, other in zip(before.parameters(), after.parameters(), strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=4e-3, atol=0)
