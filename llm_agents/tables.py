@@ -191,19 +191,24 @@ def recipes_table() -> str:
 
 def results_rows(paper: str) -> Iterator[str]:
     """Yield a row for each entry of each recipe's `reproduces` that is of a paper."""
+    known = measurements(ROOT)
     for path in recipe_files():
         for entry in load_recipe(path).get("reproduces") or []:
             if entry["paper"] != paper:
                 continue
             published = number(entry.get("paper_value"))
-            ours = number_or_pending(entry.get("our_value"))
             named = " | ".join(str(entry[key]) for key in ("paper", "table", "metric"))
+            ours = ours_of(entry, match(path, entry, known))
             yield f"| `{path.relative_to(ROOT)}` | {named} | {published} | {ours} |"
 
 
-def number_or_pending(value: object) -> str:
-    """Write our number; null means that nobody has run it."""
-    return "not yet run" if value is None else number(value)
+def ours_of(entry: dict[str, Any], found: Measurement | None) -> str:
+    """Return our number for an entry: the recipe's own, else what was measured, if anything was."""
+    if entry.get("our_value") is not None:
+        return number(entry["our_value"])
+    if found is None:
+        return "not yet run"
+    return f"{found.value:.4g}" + (f" {found.interval}" if found.low is not None else "")
 
 
 def results_table(paper: str) -> str:
@@ -234,7 +239,7 @@ def all_results() -> str:
     used: set[int] = set()
     for path in recipe_files():
         for entry in load_recipe(path).get("reproduces") or []:
-            found = None if path.parent.name == "paper" else match(path, entry, known)
+            found = match(path, entry, known)
             if found is not None:
                 used.add(known.index(found))
             rows.append(paper_row(path, entry, found))
@@ -246,7 +251,9 @@ def all_results() -> str:
 
 
 def match(path: Path, entry: dict[str, Any], known: Sequence[Measurement]) -> Measurement | None:
-    """Return what was measured of a recipe's entry: same method, task and metric."""
+    """Return what was measured of a recipe's entry: same method, task and metric; no paper's."""
+    if path.parent.name == "paper":
+        return None
     for each in known:
         if path.stem == f"{each.method}_{each.task}" and entry["metric"] == each.metric:
             return each
