@@ -255,8 +255,8 @@ def policies(task: str, work: Path, seeds: Sequence[int], jobs: int) -> None:
     for seed in seeds:
         for name, own in OBJECTIVES[task].items():
             options: Settings = {"budget": "whole", "select_by": None}
-            if task == "comet" and name != "nll":
-                options["training_rewards"] = "scored"
+            if task == "comet":  # its recipe has them scored, which means nothing to NLL
+                options["training_rewards"] = "stored" if name == "nll" else "scored"
             overrides = {
                 **shared, **start, **own, "model.options": options, "seed_everything": seed,
             }  # fmt: skip
