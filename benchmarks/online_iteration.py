@@ -5,10 +5,12 @@ run is warm. A peer's iteration is what scoring alone would cost it: every choic
 scored once without gradient and once with it in each epoch, as nothing is remembered; that is timed
 on a few choices of the same rollout and multiplied by their number. Their critics, extra passes and
 environments are left out, so the ratios are on the low side. CPU time of the process, one thread.
+``overcooked`` is TWOSOME's iteration beside its own and Lamorel's scoring, ``babyai`` GLAM's beside
+Lamorel's, which GLAM uses: rows that repeat the prompt, or `pre_encode_inputs`, the cache.
 The last line is a JSON object of ratios, above 1 is faster.
 
     python benchmarks/online_iteration.py --quick
-    python benchmarks/online_iteration.py            # keeps its results
+    python benchmarks/online_iteration.py            # both; keeps its results
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +37,45 @@ from keeping import keep
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from llm_agents.methods import TWOSOME, PPOConfig
+from llm_agents.envs import BabyAIPrompt, PromptBuilder
+from llm_agents.methods import GLAM, TWOSOME, GLAMConfig, OnlinePPO, PPOConfig
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.rollouts import TextRollouts
 from llm_agents.types import Choice, Rollout
 
 ROOT = Path(__file__).resolve().parents[1]
-WORLD = "overcooked-tomato-salad"
-NUM_WORLDS, NUM_STEPS, NUM_EPOCHS = 4, 32, 1  # TWOSOME's own
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What is timed.
+
+    Args:
+        agent: Makes the method, from a policy and its number of epochs.
+        world: Name of the world.
+        prompt: How its observations are written.
+        epochs: Passes over the rollout, of the method's release.
+    """
+
+    agent: Callable[[LanguagePolicy, int], OnlinePPO]
+    world: str
+    prompt: PromptBuilder
+    epochs: int
+
+
+def twosome(policy: LanguagePolicy, epochs: int) -> OnlinePPO:
+    return TWOSOME(policy, ppo=PPOConfig(num_epochs=epochs, lr=1e-4, target_kl=None))
+
+
+def glam(policy: LanguagePolicy, epochs: int) -> OnlinePPO:
+    return GLAM(policy, critic="base", ppo=GLAMConfig(num_epochs=epochs, lr=1e-4, target_kl=None))
+
+
+NUM_WORLDS, NUM_STEPS = 4, 32
+ITERATIONS = {
+    "overcooked": Iteration(twosome, "overcooked-tomato-salad", PromptBuilder(), 1),
+    "babyai": Iteration(glam, "babyai-go-to-red-ball", BabyAIPrompt(), 4),
+}
 
 
 class Clock(Callback):
@@ -58,15 +92,22 @@ class Clock(Callback):
         self.choices = batch.choices
 
 
-def our_iterations(top_layers: int | None, number: int) -> tuple[TWOSOME, list[float], Clock]:
+def our_iterations(
+    what: Iteration, top_layers: int | None, number: int
+) -> tuple[OnlinePPO, list[float], Clock]:
     """Return the CPU seconds of all iterations but the first."""
     torch.manual_seed(0)
     lora = LoraConfig(r=8, alpha=16, targets=("q_proj", "v_proj"), top_layers=top_layers)
     policy = LanguagePolicy.from_pretrained("smollm2-135m-instruct", lora=lora)
-    agent = TWOSOME(policy, ppo=PPOConfig(num_epochs=NUM_EPOCHS, lr=1e-4, target_kl=None))
+    agent = what.agent(policy, what.epochs)
     frames = NUM_WORLDS * NUM_STEPS * (number + 1)
     data = TextRollouts(
-        WORLD, num_worlds=NUM_WORLDS, num_steps=NUM_STEPS, total_frames=frames, seed=0
+        what.world,
+        prompt=what.prompt,
+        num_worlds=NUM_WORLDS,
+        num_steps=NUM_STEPS,
+        total_frames=frames,
+        seed=0,
     )
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +131,10 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def peer_iteration(
-    scores: Callable[[Any, Sequence[Any]], list[Tensor]], agent: TWOSOME, choices: list[Choice]
+    scores: Callable[[Any, Sequence[Any]], list[Tensor]],
+    agent: OnlinePPO,
+    choices: list[Choice],
+    epochs: int,
 ) -> float:
     """Return the CPU seconds that scoring a whole iteration costs a peer, from a few choices."""
     model, encoder = agent.policy.causal_model, agent.policy.scorer.encoder
@@ -107,7 +151,32 @@ def peer_iteration(
             (-row.log_softmax(0)[0]).backward()
         agent.zero_grad()
 
-    return (timed(act) + NUM_EPOCHS * timed(update)) * total / len(encoded)
+    return (timed(act) + epochs * timed(update)) * total / len(encoded)
+
+
+def compare(what: Iteration, iterations: int, sampled: int) -> dict[str, float]:
+    """Return ratios of the peers' CPU time to ours."""
+    agent, whole, clock = our_iterations(what, None, iterations)
+    asked, _, remembered = agent.policy.memory_statistics()
+    distinct = list(dict.fromkeys(clock.choices))
+    choices = [distinct[i * len(distinct) // sampled] for i in range(min(sampled, len(distinct)))]
+    ours = statistics.median(whole)
+    repeat = peer_iteration(repeat_scores, agent, choices, what.epochs)
+    cached = peer_iteration(cached_scores, agent, choices, what.epochs)
+    top = statistics.median(our_iterations(what, 6, iterations)[1])
+    print(
+        f"{what.world}, an iteration of {NUM_WORLDS * NUM_STEPS} steps, {len(distinct)} distinct "
+        f"choices, {what.epochs} epochs: ours {ours:.1f} s, top 6 layers {top:.1f} s; scoring "
+        f"alone: {repeat:.0f} s for the peer that repeats, {cached:.0f} s for the one that caches",
+        flush=True,
+    )
+    return {
+        "iteration_vs_repeat": round(repeat / ours, 1),
+        "iteration_vs_prefix_cache": round(cached / ours, 1),
+        "iteration_vs_repeat_trunk_cache": round(repeat / top, 1),
+        "iteration_vs_prefix_cache_trunk_cache": round(cached / top, 1),
+        "answered_from_memory": round(remembered / asked, 3),
+    }
 
 
 def main() -> None:
@@ -115,32 +184,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="fewer iterations and choices")
+    parser.add_argument("--what", nargs="+", choices=ITERATIONS, default=list(ITERATIONS))
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     iterations, sampled = (1, 2) if options.quick else (3, 4)
-    agent, whole, clock = our_iterations(None, iterations)
-    asked, _, remembered = agent.policy.memory_statistics()
-    distinct = list(dict.fromkeys(clock.choices))
-    choices = [distinct[i % len(distinct)] for i in range(sampled)]
-    ours = statistics.median(whole)
-    repeat = peer_iteration(repeat_scores, agent, choices)
-    cached = peer_iteration(cached_scores, agent, choices)
-    top = statistics.median(our_iterations(6, iterations)[1])
-    print(
-        f"an iteration of {NUM_WORLDS * NUM_STEPS} steps, {len(distinct)} distinct choices: ours "
-        f"{ours:.1f} s, top 6 layers {top:.1f} s; scoring alone: {repeat:.0f} s "
-        f"for the peer that repeats, {cached:.0f} s for the one that caches",
-        flush=True,
-    )
-    ratios = {
-        "iteration_vs_repeat": round(repeat / ours, 1),
-        "iteration_vs_prefix_cache": round(cached / ours, 1),
-        "iteration_vs_repeat_trunk_cache": round(repeat / top, 1),
-        "answered_from_memory": round(remembered / asked, 3),
-    }
-    if not options.quick:
+    ratios = {name: compare(ITERATIONS[name], iterations, sampled) for name in options.what}
+    if not options.quick and set(options.what) == set(ITERATIONS):
         keep("online_iteration", ratios=ratios)
     print(json.dumps(ratios))
 
