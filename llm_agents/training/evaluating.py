@@ -27,6 +27,7 @@ from llm_agents.evaluation import (
     write_results,
 )
 from llm_agents.methods import LoadedAgent, MotifAgent, MotifReward
+from llm_agents.methods.names import method_name
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import MessageReward, PolicyReward
 from llm_agents.rollouts import NetHackRollouts
@@ -92,12 +93,6 @@ def save_trained(
     (unfinished / RECIPE_FILE).write_text(recipe, encoding="utf8")
     replace_folder(unfinished, folder)
     log.info("%s: %s", "adapter" if isinstance(policy, LanguagePolicy) else "network", folder)
-
-
-def method_name(module: LightningModule) -> str:
-    """Return the name of what trained an adapter: its objective, or its class."""
-    found = getattr(module, "algorithm", None)
-    return found if isinstance(found, str) else type(module).__name__.lower()
 
 
 def task_name(data: LightningDataModule) -> str:

@@ -134,7 +134,7 @@ def _judge_messages(reward: MessageReward, request: Request) -> MessageRewardRes
     if request.data:
         section["init_args"] = {**(section.get("init_args") or {}), "folder": request.data[0]}
     config = evaluation_config(request)
-    details = {"method": "motifreward", "task": "motif"}
+    details = {"method": "motif_reward", "task": "motif"}
     results = evaluate_message_reward(
         reward,
         instantiate(MotifData, section),

@@ -12,6 +12,7 @@ import torch
 from llm_agents.envs.nethack_tasks import TASKS, NetHackRules
 from llm_agents.errors import UserError
 from llm_agents.evaluation import GamesResults
+from llm_agents.methods.names import name_of_class
 from llm_agents.policies.bundled import ALIASES
 from llm_agents.policies.nethack_files import (
     is_nethack_agent,
@@ -97,6 +98,10 @@ def evaluate_games_of(
     network.to("cuda" if torch.cuda.is_available() else "cpu")
     described = read_nethack_agent(folder)
     kept = [key for key in described if key not in ("format_version", "class", "options")]
-    details = {key: described[key] for key in kept}
+    details = {
+        **{key: described[key] for key in kept},
+        "method": name_of_class(str(described["method"])),
+        "task": home.task,
+    }
     player = NetworkPlayer(network)
     return evaluate_nethack(player, home, config, name=name, details=details, tasks=tasks)

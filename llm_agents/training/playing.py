@@ -24,6 +24,7 @@ from llm_agents.evaluation import (
 from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
 from llm_agents.methods import Cloning, LoadedAgent
+from llm_agents.methods.names import method_name
 from llm_agents.methods.online_ppo import OnlinePPO
 from llm_agents.policies.backbone import is_adapted
 from llm_agents.rollouts import TextRollouts, play, play_symbolic
@@ -205,7 +206,7 @@ def check_warm_up(agent: OnlinePPO, data: TextRollouts) -> None:
 def agent_details(agent: LoadedAgent, home: TrainingWorlds) -> dict[str, Any]:
     """Return what is kept beside an agent's numbers."""
     return {
-        "method": type(agent).__name__.lower(),
+        "method": method_name(agent),
         "task": "+".join(home.names),
         "world_options": dict(home.options),
         **agent.description(),

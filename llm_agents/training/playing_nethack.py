@@ -17,6 +17,7 @@ from llm_agents.errors import UserError
 from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
 from llm_agents.evaluation.nethack import GamesPlayer, GamesResults, evaluate_games
 from llm_agents.methods import MotifAgent
+from llm_agents.methods.names import method_name
 from llm_agents.policies.nethack_player import OBSERVATION_KEYS, observe
 from llm_agents.policies.nethack_types import (
     NetHackDecisions,
@@ -232,7 +233,7 @@ def nethack_details(agent: MotifAgent, home: NetHackHome) -> dict[str, Any]:
     """Return what is kept beside an agent's numbers."""
     reward = home.reward
     return {
-        "method": type(agent).__name__.lower(),
+        "method": method_name(agent),
         "task": home.task,
         **agent.description(),
         "extrinsic_coef": agent.ppo.extrinsic_coef,

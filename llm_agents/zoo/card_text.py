@@ -72,7 +72,7 @@ _PAPERS: Mapping[str, tuple[str, ...]] = {
     "motif": (_MOTIF,),
     "poad": (_POAD,),
     "pro": (_PRO,),
-    "symbolicppo": (_BABYAI, _GLAM),
+    "symbolic_ppo": (_BABYAI, _GLAM),
     "twosome": (_TWOSOME,),
 }
 """BibTeX of the papers, by the beginning of a method's name; the longest that fits counts."""

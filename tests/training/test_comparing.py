@@ -45,9 +45,7 @@ def run_in(folder: Path, scores: tuple[int, ...], *, task: str = TASK, last: flo
         "trained": lambda n: [replace(GAME, score=score) for score in scores[:n]],
         "random": lambda n: [replace(GAME, score=score) for score in range(n)],
     }
-    results = evaluate_games(
-        {task: players}, len(scores), has_intrinsic=True, name="motifagent", seed=0
-    )
+    results = evaluate_games({task: players}, len(scores), has_intrinsic=True, name="motif", seed=0)
     folder.mkdir(parents=True)
     write_results(folder, results)
     (folder / "metrics.csv").write_text(METRICS.format(last=last))

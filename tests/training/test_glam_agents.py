@@ -14,6 +14,7 @@ from llm_agents.data.trajectories import TrajectoryStep, to_line
 from llm_agents.envs.prompts import PromptBuilder
 from llm_agents.envs.toy import Lamp
 from llm_agents.evaluation.episodes import read_episode_results
+from llm_agents.methods.names import name_of_class
 from llm_agents.training.agents import agent_by_name
 
 RECIPES = {
@@ -57,7 +58,7 @@ data:
   class_path: llm_agents.rollouts.TextRollouts
   init_args: {world: toy-lamp, num_worlds: 2, num_steps: 4, total_frames: 32}
 """,
-    "symbolicppo": """
+    "symbolic_ppo": """
 model:
   class_path: llm_agents.methods.SymbolicPPO
   init_args:
@@ -89,7 +90,7 @@ trainer: {accelerator: cpu%s}
 run: {checkpoint_every: %d}
 evaluation: {episodes: 4, num_worlds: 2}
 """
-QUICK, LANGUAGE = ("drrn", "symbolicppo"), ("glam", "npae", "cloning")
+QUICK, LANGUAGE = ("drrn", "symbolic_ppo"), ("glam", "npae", "cloning")
 
 Run = Callable[..., int]
 
@@ -138,14 +139,14 @@ def rows() -> list[dict[str, str]]:
 def test_a_run_leaves_an_agent_that_plays_by_the_same_command(run: Run, name: str) -> None:
     assert run(name, "--evaluation.pictures", "false") == 0
     results = read_episode_results("out")
-    world = "toy-lamp" if name != "symbolicppo" else "tests.rollouts.symbolic_worlds:Balls"
+    world = "toy-lamp" if name != "symbolic_ppo" else "tests.rollouts.symbolic_worlds:Balls"
     who = {entry.agent for entry in results.worlds}
     assert who == ({"trained", "zero-shot", "random"} if name in ("glam", "cloning") else who)
     assert {"trained", "random"} <= who
     assert all(entry.num_episodes == 4 for entry in results.worlds)
     assert results.details["method"] == ("glam" if name == "npae" else name)
     described = json.loads(Path("out/adapter/agent.json").read_text())
-    assert described["method"].lower() == results.details["method"]
+    assert name_of_class(described["method"]) == results.details["method"]
     assert main(["evaluate", "out", "--out", "again"]) == 0
     again = read_episode_results("again")
     assert again.worlds[0].world == world
@@ -156,7 +157,7 @@ def test_a_run_leaves_an_agent_that_plays_by_the_same_command(run: Run, name: st
 
 @pytest.mark.parametrize(
     "name",
-    ["drrn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("symbolicppo", *LANGUAGE))],
+    ["drrn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("symbolic_ppo", *LANGUAGE))],
 )
 def test_a_killed_run_continues_the_same_curve(run: Run, name: str) -> None:
     only = ("--run.stages", "[fit]")

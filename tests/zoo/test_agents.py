@@ -70,7 +70,7 @@ data:
   class_path: llm_agents.rollouts.TextRollouts
   init_args: {world: toy-lamp, num_worlds: 2, num_steps: 4, total_frames: 16}
 """,
-    "symbolicppo": """
+    "symbolic_ppo": """
 model:
   class_path: llm_agents.methods.SymbolicPPO
   init_args:
@@ -84,7 +84,7 @@ data:
     {world: babyai-go-to-red-ball-no-dists, num_worlds: 2, num_steps: 4, total_frames: 8}
 """,
 }
-KINDS: dict[str, type] = {"poad": POAD, "drrn": DRRN, "symbolicppo": SymbolicPPO}
+KINDS: dict[str, type] = {"poad": POAD, "drrn": DRRN, "symbolic_ppo": SymbolicPPO}
 Built = Callable[[str], Path]
 
 
@@ -112,7 +112,7 @@ def agent(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Buil
     monkeypatch.chdir(tmp_path)
 
     def copy(kind: str) -> Path:
-        if kind == "symbolicppo":
+        if kind == "symbolic_ppo":
             pytest.importorskip("minigrid")
         shutil.copytree(built(kind), tmp_path / "runs" / kind)
         text = (tmp_path / "runs" / kind / "adapter" / "recipe.yaml").read_text()
@@ -130,7 +130,7 @@ def python_of(card: str) -> str:
     return block
 
 
-@pytest.mark.parametrize("kind", ["drrn", "poad", "symbolicppo"])
+@pytest.mark.parametrize("kind", ["drrn", "poad", "symbolic_ppo"])
 def test_an_agent_goes_to_the_hub_and_back_and_plays_alike(
     agent: Built, hub: Any, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +163,7 @@ def test_an_agent_goes_to_the_hub_and_back_and_plays_alike(
     assert len(hub.repos[name]) == 2
 
 
-@pytest.mark.parametrize("kind", ["drrn", "symbolicppo"])
+@pytest.mark.parametrize("kind", ["drrn", "symbolic_ppo"])
 def test_an_agent_is_watched_by_its_hub_id_with_the_probability_of_each_action(
     agent: Built, hub: Any, kind: str
 ) -> None:
@@ -181,7 +181,7 @@ def test_an_agent_is_watched_by_its_hub_id_with_the_probability_of_each_action(
         chances = [float(c) for c in re.findall(r"^(?:→ |  )(\d\.\d{3}) [█░]{10}", side, re.M)]
         assert sum(chances) == pytest.approx(1.0, abs=0.004)
         assert side.count("→ ") == 1
-    if kind == "symbolicppo":
+    if kind == "symbolic_ppo":
         screen = "\n".join(lines[n] for n in content["frames"][0]["screen"])
         assert "▲" in screen
         assert "it sees" in screen
@@ -335,11 +335,11 @@ def nethack_folder(tmp_path: Path) -> Path:
         {"NetHackScore-v1": players},
         8,
         has_intrinsic=True,
-        name="motifagent",
+        name="motif",
         seed=0,
         bootstrap=BootstrapConfig(samples=50),
         details={
-            "method": "motifagent",
+            "method": "motif",
             "task": "NetHackScore-v1",
             "reward": {"name": "toy", "version": "1"},
             "training_seed": 4,
@@ -420,7 +420,7 @@ def message_folder(tmp_path: Path) -> Path:
         highest=(),
         lowest=(),
         confidence=0.95,
-        details={"method": "motifreward", "task": "motif"},
+        details={"method": "motif_reward", "task": "motif"},
     )
     write_results(folder, results)
     return folder
