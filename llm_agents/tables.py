@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from llm_agents.learning_tables import learning_table, reskins_table
 from llm_agents.measurements import Measurement, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -311,6 +312,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/a_lol.md": {"results": partial(results_table, "arXiv:2305.14718")},
     "docs/twosome.md": {"results": partial(results_table, "arXiv:2401.14151")},
     "docs/results.md": {"all_results": all_results},
+    "docs/online_learning.md": {
+        "learning": partial(learning_table, ROOT),
+        "reskins": partial(reskins_table, ROOT),
+    },
     "docs/glam.md": {"results": partial(results_table, "arXiv:2302.02662")},
     "docs/motif.md": {"results": partial(results_table, "arXiv:2310.00166")},
     "docs/poad.md": {"results": partial(results_table, "arXiv:2405.15821")},
