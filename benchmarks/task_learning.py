@@ -347,6 +347,7 @@ def entry_of(task: str, name: str, work: Path, seeds: Sequence[int]) -> dict[str
     measures = {
         measure: round(sum(t.metrics[measure].mean for t in tests) / len(tests), 4)
         for measure in tests[0].metrics
+        if all(measure in t.metrics for t in tests)
     }
     tokens = [tokens_of(one, ROWS) for one in folders]
     return {
