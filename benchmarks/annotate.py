@@ -32,8 +32,14 @@ import numpy as np
 import torch
 from keeping import keep
 
-from llm_agents.rewards import ChoiceAnnotator, PointwiseAnnotator, PolicyBackend
+from llm_agents.rewards import (
+    ChoiceAnnotator,
+    GeneratedAnnotator,
+    PointwiseAnnotator,
+    PolicyBackend,
+)
 from llm_agents.rewards.annotator import Pairs
+from llm_agents.types import GenerationConfig
 
 BASE = "smollm2-135m-instruct"
 MONSTERS = (
@@ -128,6 +134,21 @@ class Loop:
         )
         return one - two
 
+    def reply(self, annotator: GeneratedAnnotator, first: str, second: str) -> str:
+        """Return the likeliest reply to a pair, by transformers."""
+        text = self.policy.text.render(
+            annotator.prompts.question(first, second), annotator.prompts.template
+        )
+        ids = torch.tensor([self.policy.text.encode_text(text, begin=True)])
+        with torch.no_grad():
+            out = self.policy.causal_model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=annotator.sampling.max_new_tokens,
+                do_sample=False,
+            )
+        return self.policy.decode(out[0, ids.shape[1] :].tolist())
+
 
 def captions_of(pairs: Pairs, number: int) -> list[tuple[str, str]]:
     """Return the captions of the first pairs that differ."""
@@ -153,6 +174,25 @@ def measure_choice(backend: PolicyBackend, quick: bool) -> dict[str, float]:
         sign = 1 if first < second else -1
         error = max(error, abs(sign * 0.5 * (one + two) - lead))
     return {"ours": ours, "one_by_one": theirs, "max_abs_error": error}
+
+
+def measure_generated(backend: PolicyBackend, quick: bool) -> dict[str, float]:
+    """Return seconds a pair of replies of 64 tokens, ours and the loop's, and the share alike."""
+    number, by_loop = (4, 1) if quick else (32, 8)
+    captions = captions_of(make_play(1000).pairs, number)
+    sampling = GenerationConfig(max_new_tokens=64, temperature=0.0, batch_size=16)
+    annotator, loop = GeneratedAnnotator(backend, sampling=sampling), Loop(backend)
+    prompts = [annotator.prompts.question(*pair) for pair in captions]
+    begin = time.process_time()
+    replies = backend.generate(
+        prompts, annotator.prompts.template, annotator.sampling, list(range(number))
+    )
+    ours = (time.process_time() - begin) / number
+    begin = time.process_time()
+    theirs = [loop.reply(annotator, *pair) for pair in captions[:by_loop]]
+    seconds = (time.process_time() - begin) / by_loop
+    same = sum(one.strip() == other.strip() for one, other in zip(replies, theirs, strict=False))
+    return {"ours": ours, "one_by_one": seconds, "same": same / by_loop}
 
 
 def measure_pointwise(
@@ -224,8 +264,14 @@ def main() -> None:
         f"choice: {1 / choice['ours']:.2f} pairs/s, one pair at a time "
         f"{1 / choice['one_by_one']:.2f} pairs/s, error {choice['max_abs_error']:.1e}"
     )
+    generated = measure_generated(backend, quick)
+    print(
+        f"generated, replies of 64 tokens: {1 / generated['ours']:.2f} pairs/s, one pair at a time "
+        f"{1 / generated['one_by_one']:.2f} pairs/s, {generated['same']:.0%} alike"
+    )
     keys = {
         "choice_vs_one_by_one": round(choice["one_by_one"] / choice["ours"], 2),
+        "generated_vs_one_by_one": round(generated["one_by_one"] / generated["ours"], 2),
         "pointwise_vs_one_by_one_1e4_pairs": round(10_000 * a_pair / growth[10_000]["seconds"], 1),
     }
     if not quick:
@@ -234,6 +280,7 @@ def main() -> None:
             ("torch", "transformers"),
             growth=growth,
             choice=choice,
+            generated=generated,
             one_by_one={"seconds_a_pair": a_pair, "max_abs_error": error},
             keys=keys,
         )
