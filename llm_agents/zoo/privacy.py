@@ -23,8 +23,8 @@ def refuse_private(staged: Path) -> None:
     """Raise if a text about to be sent holds a secret, a home folder or an absolute path."""
     faults = [
         f"{path.name}, line {line}: {what}"
-        for path in sorted(staged.iterdir())
-        if path.suffix in TEXTS
+        for path in sorted(staged.rglob("*"))
+        if path.is_file() and path.suffix in TEXTS
         for line, what in private_lines(path)
     ]
     if faults:

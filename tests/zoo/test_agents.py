@@ -469,3 +469,20 @@ def test_a_value_head_that_is_too_large_is_rounded_and_the_adapter_is_not(
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=4e-3, atol=0)
+
+
+def test_an_entry_keeps_what_it_is_compared_with(
+    adapter_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (adapter_folder / "against").mkdir()
+    shutil.copyfile(adapter_folder / "results.json", adapter_folder / "against" / "results.json")
+    list(add_entry(adapter_folder, "compared"))
+    folder = Path("checkpoints/compared")
+    assert (folder / "against" / "results.json").is_file()
+    assert "Weaker than what it is compared with" in (folder / "README.md").read_text()
+    path = adapter_folder / "against" / "results.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"details": {"folder": "/home/ada/data"}}))
+    with pytest.raises(UserError, match=r"results.json, line 1: the path `/home/ada"):
+        list(add_entry(adapter_folder, "compared", replace=True))
