@@ -231,7 +231,8 @@ def commit() -> dict[str, object]:
     if git is None or not (root / ".git").exists():
         return {"commit": None, "uncommitted_changes": None}
     head = _git(git, root, "rev-parse", "HEAD")
-    changed = _git(git, root, "status", "--porcelain", "--untracked-files=no")
+    source = ("--", "llm_agents", "recipes", "pyproject.toml")  # notes and tables train nothing
+    changed = _git(git, root, "status", "--porcelain", "--untracked-files=no", *source)
     return {"commit": head or None, "uncommitted_changes": None if head is None else bool(changed)}
 
 
