@@ -71,8 +71,14 @@ def measurements(root: Path = ROOT) -> list[Measurement]:
         source = path.relative_to(root).as_posix()
         found += _READERS.get(path.name, _rows)(content, source)
     for path in sorted((root / CHECKPOINTS).glob("*/results.json")):
-        found += _entry(path, path.relative_to(root).as_posix())
+        found += entry_measurements(root, path.parent.name)
     return found
+
+
+def entry_measurements(root: Path, name: str) -> list[Measurement]:
+    """Return what is measured of an entry of the zoo."""
+    path = root / CHECKPOINTS / name / "results.json"
+    return list(_entry(path, path.relative_to(root).as_posix()))
 
 
 def _rows(content: Mapping[str, Any], source: str) -> Iterator[Measurement]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import yaml
 
 from llm_agents.learning_tables import learning_table, reskins_table
-from llm_agents.measurements import Measurement, measurements
+from llm_agents.measurements import CHECKPOINTS, Measurement, entry_measurements, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
 START, END = "<!-- generated:{name} -->", "<!-- /generated:{name} -->"
@@ -295,6 +296,23 @@ def measured_minutes(path: Path) -> str:
     return "–"
 
 
+def entries_table() -> str:
+    """Return the table of the zoo's entries: size, digests, what was measured."""
+    head = ("name", "MB", "SHA-256 of the weights, first digits", "measured", "minutes", "commit")
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for path in sorted((ROOT / CHECKPOINTS).glob("*/hashes.json")):
+        digests = json.loads(path.read_text(encoding="utf8"))
+        size = sum((path.parent / name).stat().st_size for name in digests)
+        found = entry_measurements(ROOT, path.parent.name)
+        shown = ", ".join(f"`{digest[:8]}`" for digest in digests.values())
+        each = found[0] if found else None
+        value = f"{each.metric}: {each.value:.4g} {each.interval}" if each else "–"
+        minutes, commit = measured_cells(each)[3:5] if each else ("–", "–")
+        name = f"[`{path.parent.name}`](../checkpoints/{path.parent.name}/README.md)"
+        rows.append(f"| {name} | {size / 1e6:.2f} | {shown} | {value} | {minutes} | {commit} |")
+    return "\n".join(rows)
+
+
 def methods_table() -> str:
     """Return the README's table of methods."""
     rows = ["| method | paper | module | docs | recipe | reproduce |", "|---|---|---|---|---|---|"]
@@ -312,6 +330,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/a_lol.md": {"results": partial(results_table, "arXiv:2305.14718")},
     "docs/twosome.md": {"results": partial(results_table, "arXiv:2401.14151")},
     "docs/results.md": {"all_results": all_results},
+    "docs/zoo.md": {"entries": entries_table},
     "docs/online_learning.md": {
         "learning": partial(learning_table, ROOT),
         "reskins": partial(reskins_table, ROOT),
