@@ -159,6 +159,9 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["twosome", "poad"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument(
+        "--summarize", action="store_true", help="run nothing: the tables of what has finished"
+    )
     parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     options = parser.parse_args()
     queue = [
@@ -167,8 +170,9 @@ def main() -> None:
         for task in options.tasks
         for variant in options.variants
     ]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda run: run.execute(options.overrides), queue))
+    if not options.summarize:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lambda run: run.execute(options.overrides), queue))
     write_results(queue)
 
 
