@@ -138,14 +138,14 @@ def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
         curves = [run.curve() for run in runs]
         grid = np.linspace(0, max(curve[-1][0] for curve in curves), 200)
         rows = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in curves])
-        axis.plot(grid, rows.mean(0), color=f"C{number}", label=f"{variant} ({len(runs)} seeds)")
+        axis.plot(grid, rows.mean(0), color=f"C{number}", label=f"{variant} ({len(runs)})")
         axis.fill_between(grid, rows.min(0), rows.max(0), color=f"C{number}", alpha=0.15)
     axis.axhline(TASKS[task].optimum, color="0.3", linewidth=1, linestyle="--", label="optimum")
     axis.axhline(TASKS[task].random, color="0.6", linewidth=1, linestyle=":", label="random")
     axis.set_xlabel("environment steps")
     axis.set_ylabel("discounted return of finished episodes")
     axis.set_title(TASKS[task].recipe.replace("_", " "))
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(fontsize=8, loc="lower right", title="seeds in brackets", title_fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
