@@ -33,6 +33,7 @@ LEVELS = {
     "config": 5,
     "doctor": 5,
     "measurements": 5,
+    "learning_tables": 5,
     "tables": 5,
     "cli": 5,
     "__main__": 6,

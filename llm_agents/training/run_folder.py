@@ -110,7 +110,7 @@ class RunFolder:
         """Write how long the training took beside what it ran on."""
         path = self.path / VERSIONS_FILE
         known = json.loads(path.read_text(encoding="utf8"))
-        known["training_seconds"] = round(seconds, 1)
+        known["training_seconds"] = round(seconds, 3)
         write_text(path, json.dumps(known, indent=2) + "\n")
 
 

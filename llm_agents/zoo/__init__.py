@@ -6,14 +6,13 @@ from llm_agents.zoo.foreign import recipe_of
 from llm_agents.zoo.hub import Pretrained, load_policy, load_pretrained, pull
 from llm_agents.zoo.layout import AdapterInfo, load_heads, save_pretrained
 from llm_agents.zoo.publishing import PublishReport, publish
-from llm_agents.zoo.registry import Entry, entries_table, list_entries, print_entries, show
+from llm_agents.zoo.registry import Entry, list_entries, print_entries, show
 
 __all__ = [
     "AdapterInfo",
     "Entry",
     "Pretrained",
     "PublishReport",
-    "entries_table",
     "list_entries",
     "load_heads",
     "load_policy",

@@ -9,9 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from llm_agents.errors import UserError
 from llm_agents.evaluation import (
@@ -189,21 +187,14 @@ def show(name: str, root: str | Path | None = None) -> Entry:
     return entries[name]
 
 
-def entries_table(entries: list[Entry]) -> Table:
-    """Return a table of entries, one row each; names are whole, so that they can be copied."""
-    table = Table(title="model zoo", box=SIMPLE)
-    table.add_column("name", no_wrap=True)
-    for column in ("kind", "measured", "where"):
-        table.add_column(column, overflow="fold")
+def print_entries(entries: list[Entry], console: Console | None = None) -> None:
+    """Print each entry's name, whole so that it can be copied, and below it what it is."""
+    shown = console or Console()
     for entry in entries:
         where = entry.repo_id if entry.source == "hub" else entry.source
-        table.add_row(entry.name, entry.kind, headline(entry.results), where)
-    return table
-
-
-def print_entries(entries: list[Entry], console: Console | None = None) -> None:
-    """Print entries as a table."""
-    (console or Console()).print(entries_table(entries))
+        shown.print(entry.name, style="bold", soft_wrap=True, highlight=False, markup=False)
+        text = f"    {entry.kind} · {headline(entry.results)} · {where}"
+        shown.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def describe_entry(entry: Entry) -> str:
