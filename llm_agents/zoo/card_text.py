@@ -88,7 +88,7 @@ _SOURCE_LICENSES = {
     "Anthropic/hh-rlhf": "MIT",
 }
 _HEAD = "from llm_agents import load_pretrained\n{imports}\n\n"
-_QUESTION = 'question = (Turn("user", "How do I boil an egg?"),)\n'
+_QUESTION = 'question = (Turn("user", "Can you recommend a good book?"),)\n'
 
 
 def sentence(facts: CardFacts) -> str:
