@@ -126,7 +126,7 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
         summary[f"frames_to_{share:.0%}"] = [run.frames_to(share) for run in runs]
     summary["frames"] = [run.curve()[-1][0] for run in runs]
     kept = [minutes for run in runs if (minutes := run.minutes()) is not None]
-    summary["minutes"] = round(statistics.fmean(kept), 1) if kept else None
+    summary["minutes"] = round(statistics.median(kept), 1) if kept else None
     summary["best_of_curve"] = [round(max(v for _, v in run.curve()), 4) for run in runs]
     return summary
 
