@@ -321,7 +321,9 @@ def main() -> None:
         "--work", type=Path, default=Path("runs/hha_learning"), help="where the runs are kept"
     )
     known = [objective.name for objective in OBJECTIVES]
-    parser.add_argument("--objectives", nargs="+", choices=known, default=known)
+    parser.add_argument(
+        "--objectives", nargs="+", choices=known, default=known, help="train these; all by default"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument(

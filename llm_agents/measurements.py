@@ -127,12 +127,10 @@ def _motif(content: Mapping[str, Any], source: str) -> Iterator[Measurement]:
     for agent, entry in content.get("agents", {}).items():
         for measure in ("score", "intrinsic_return"):
             if measure in entry:
-                named = f"{measure.replace('_', ' ')}, agent `{agent}`"
-                is_papers = (agent, measure) == ("both", "score")
                 yield _of_interval(
                     "motif",
                     "nethack",
-                    "game score" if is_papers else named,
+                    f"{measure.replace('_', ' ')}, agent `{agent}`",
                     entry[measure],
                     seeds=len(entry["seeds"]),
                     content=content,

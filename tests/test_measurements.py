@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llm_agents import tables
+from llm_agents.learning_tables import learning_table, reskins_table
 from llm_agents.measurements import Measurement, measurements
 
 
@@ -24,7 +27,8 @@ def test_benchmarks_and_entries_are_read(tmp_path: Path) -> None:
     objectives = {"nll": {"seeds": [1, 2], "reward": {"mean": 0.5, "low": 0.4, "high": 0.6}}}
     write(results / "hha_learning.json", {"test_prompts": 9, "objectives": objectives})
     trained = {"return": {"mean": 0.7}, "by_seed": [0.7], "success": 1.0}
-    food = {"optimum": 0.77, "poad": {"seeds": [1], "trained@virtualhome-food": trained}}
+    poad_entry = {"seeds": [1], "trained@virtualhome-food": trained, "minutes": 2.5}
+    food = {"optimum": 0.77, "poad": poad_entry}
     write(results / "online_learning.json", {"commit": "abcdef12", "tasks": {"food": food}})
     row = {
         "method": "glam",
@@ -42,7 +46,7 @@ def test_benchmarks_and_entries_are_read(tmp_path: Path) -> None:
     games = {"task": "NetHackScore-v1", "means": {"score": interval(12.0)}}
     entry = tmp_path / "checkpoints" / "motif-nethack"
     write(entry / "results.json", {"kind": "games", "results": [games], "details": {}})
-    write(entry / "provenance.json", {"commit": "1234567890"})
+    write(entry / "provenance.json", {"commit": "1234567890", "training_seconds": 252.0})
     found = {(each.method, each.task): each for each in measurements(tmp_path)}
     assert len(found) == 4
     assert found["nll", "hha"].interval == "[0.4, 0.6]"
@@ -55,13 +59,13 @@ def test_benchmarks_and_entries_are_read(tmp_path: Path) -> None:
         None,
         None,
         1,
-        None,
+        2.5,
         "abcdef12",
         "benchmarks/results/online_learning.json",
     )
     assert found["glam", "babyai_go_to_local"].minutes == 3.0
     motif = found["motif", "nethack"]
-    assert (motif.value, motif.commit) == (12.0, "1234567890")
+    assert (motif.value, motif.commit, motif.minutes) == (12.0, "1234567890", 4.2)
     assert motif.source == "checkpoints/motif-nethack/results.json"
 
 
@@ -82,3 +86,54 @@ def test_minutes_are_those_that_a_recipe_says_were_measured() -> None:
     recipes = tables.ROOT / "recipes"
     assert tables.measured_minutes(recipes / "a_lol_hha.yaml") == "7"
     assert tables.measured_minutes(recipes / "cloning_collect_babyai_go_to_local.yaml") == "–"
+
+
+def test_the_table_of_entries_has_sizes_digests_and_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = tmp_path / "checkpoints" / "motif-nethack"
+    games = {"task": "NetHackScore-v1", "means": {"score": interval(12.0)}}
+    write(entry / "results.json", {"kind": "games", "results": [games], "details": {}})
+    write(entry / "provenance.json", {"commit": "1234567890", "training_seconds": 90})
+    write(entry / "hashes.json", {"a.safetensors": "0123456789abcdef"})
+    (entry / "a.safetensors").write_bytes(bytes(1_230_000))
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    assert tables.entries_table().splitlines()[-1] == (
+        "| [`motif-nethack`](../checkpoints/motif-nethack/README.md) | 1.23 | `01234567` | "
+        "score, NetHackScore-v1: 12 [11.9, 12.1] | 1.5 | `1234567` |"
+    )
+
+
+def test_the_tables_of_learning_name_what_was_reached_and_when(tmp_path: Path) -> None:
+    def found(*values: float) -> dict[str, Any]:
+        ends = {"low": 0.6, "high": 0.8} if len(values) > 1 else {}
+        return {"return": {"mean": sum(values) / len(values), **ends}, "by_seed": list(values)}
+
+    poad = {
+        "seeds": [1, 2, 3],
+        "trained@virtualhome-food-preparation": found(0.7, 0.77, 0.63),
+        "trained@virtualhome-pizza": found(0.3, 0.2, 0.1),
+        "frames_to_90%": [4000, None, 2000],
+        "frames_to_97%": [None, None, None],
+        "frames": [6144, 6144, 6144],
+        "minutes": 2.25,
+    }
+    ntpo = {
+        "seeds": [1],
+        "trained@virtualhome-food-preparation": found(0.5),
+        "frames_to_90%": [3000],
+        "frames_to_97%": [5000],
+        "frames": [6144],
+        "minutes": None,
+    }
+    values = {"tasks": {"food": {"optimum": 1.0, "poad": poad, "ntpo": ntpo}}}
+    write(tmp_path / "benchmarks" / "results" / "online_learning.json", values)
+    assert learning_table(tmp_path).splitlines()[2:] == [
+        "| food | `poad` | 3 | 0.700 [0.600, 0.800] | 70.0% | 0.700, 0.770, 0.630 | "
+        "3,000 (2 of 3) | never | 6,144 | 2.25 |",
+        "| food | `ntpo` | 1 | 0.500 | 50.0% | 0.500 | 3,000 | 5,000 | 6,144 | – |",
+    ]
+    rows = reskins_table(tmp_path).splitlines()
+    assert rows[0] == "| world | POAD, paper | NTPO, paper | `poad` | `ntpo` |"
+    assert "| pizza | 0.7625 | 0.7355 | 0.200 [0.600, 0.800] | – |" in rows
+    assert len(rows) == 8

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 RECIPE_FILE = "recipe.yaml"
 VERSIONS_FILE = "versions.json"
+SECONDS = "training_seconds"  # among the versions
 RESULTS_FILE = "results.json"
 FOLDER_VARIABLE = "LLM_AGENTS_RUN_FOLDER"  # from the first process of a run to those it starts
 PACKAGES = (
@@ -104,14 +105,24 @@ class RunFolder:
         if path.is_file() and path.read_text(encoding="utf8") != recipe:
             log.warning("the recipe differs from the one that the run in %s began with", self.path)
         write_text(path, recipe)
-        write_text(self.path / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
+        before = self._versions()
+        kept = {key: before[key] for key in (SECONDS,) if key in before}  # only a training sets it
+        self._write_versions({**versions(), **kept})
 
     def write_seconds(self, seconds: float) -> None:
         """Write how long the training took beside what it ran on."""
+        self._write_versions({**self._versions(), SECONDS: round(seconds, 3)})
+
+    def _versions(self) -> dict[str, object]:
+        """Return what is known of what the run depends on; nothing before its start."""
         path = self.path / VERSIONS_FILE
-        known = json.loads(path.read_text(encoding="utf8"))
-        known["training_seconds"] = round(seconds, 3)
-        write_text(path, json.dumps(known, indent=2) + "\n")
+        found: dict[str, object] = {}
+        if path.is_file():
+            found = json.loads(path.read_text(encoding="utf8"))
+        return found
+
+    def _write_versions(self, values: dict[str, object]) -> None:
+        write_text(self.path / VERSIONS_FILE, json.dumps(values, indent=2) + "\n")
 
 
 def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:

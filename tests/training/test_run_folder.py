@@ -2,13 +2,21 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 from llm_agents.errors import UserError
-from llm_agents.training.run_folder import RunFolder, open_run, recipe_name, versions
+from llm_agents.training import run_folder
+from llm_agents.training.run_folder import (
+    RunFolder,
+    commit,
+    open_run,
+    recipe_name,
+    versions,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +118,32 @@ def test_recipe_and_versions_are_kept(caplog: pytest.LogCaptureFixture) -> None:
         run.write_start("a: 2\n")
     assert caplog.messages == ["the recipe differs from the one that the run in out began with"]
     assert sorted(path.name for path in run.path.iterdir()) == ["recipe.yaml", "versions.json"]
+
+
+def test_only_changes_of_what_trains_taint_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("llm_agents/training/run_folder.py", "docs/page.md", "pyproject.toml"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a\n")
+    who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "x")):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    source = tmp_path / "llm_agents" / "training" / "run_folder.py"
+    monkeypatch.setattr(run_folder, "__file__", str(source))
+    assert commit()["uncommitted_changes"] is False
+    (tmp_path / "docs" / "page.md").write_text("b\n")
+    assert commit()["uncommitted_changes"] is False
+    source.write_text("b\n")
+    assert commit()["uncommitted_changes"] is True
+
+
+def test_a_later_evaluation_keeps_the_seconds_of_the_training() -> None:
+    run = RunFolder(Path("out"))
+    run.write_start("a: 1\n")
+    run.write_seconds(12.34567)
+    run.write_start("a: 1\n")
+    found = json.loads(Path("out/versions.json").read_text())
+    assert found["training_seconds"] == 12.346
+    assert found["packages"]
