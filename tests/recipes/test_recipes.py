@@ -211,3 +211,12 @@ def test_a_paper_recipe_has_the_papers_numbers(name: str) -> None:
     # The release clips the sum over micro-batches at 0.3; ours are means.
     assert trainer["gradient_clip_val"] == pytest.approx(0.3 / accumulation)
     assert recipe["seed_everything"] == 901
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if "overcooked" in p.name], ids=name_of)
+def test_serving_pays_in_every_kitchen(path: Path) -> None:
+    """Per action, and with a limit that bootstraps, a loop of wrong dishes is worth more."""
+    recipe = yaml.safe_load(path.read_text(encoding="utf8"))
+    by_steps = recipe["model"]["init_args"]["ppo"]["macro_discount"]
+    bootstraps = recipe["data"]["init_args"].get("bootstrap_at_limit", True)
+    assert by_steps or not bootstraps
