@@ -95,7 +95,7 @@ def test_a_mistyped_key_is_refused_with_status_2_and_nothing_is_started(
         (["run", RECIPE, "--model.algorithm", "--x.y"], "expected a value after --model.algorithm"),
         (["run", "none.yaml"], "there is no file none.yaml"),
         (["evaluate", "x", "--judge", "http://x"], "--judge needs --judge-model and --against"),
-        (["zoo", "show", "no-such-adapter"], "no adapter or reward model is called"),
+        (["zoo", "show", "no-such-adapter"], "nothing in the zoo is called"),
         (["publish", "nowhere"], "expected --repo OWNER/NAME"),
         (["publish", "nowhere", "--repo", "a/b"], "expected a folder with an adapter"),
     ],

@@ -181,7 +181,7 @@ def show(name: str, root: str | Path | None = None) -> Entry:
         near = get_close_matches(name, entries, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(f'`{other}`' for other in near)}? " if near else ""
         raise UserError(
-            f"no adapter or reward model is called `{name}`: {hint}"
+            f"nothing in the zoo is called `{name}`: {hint}"
             "`lightning zoo list` shows what there is; a folder or a Hub id will do too"
         )
     return entries[name]

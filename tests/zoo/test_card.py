@@ -9,6 +9,7 @@ import yaml
 
 from llm_agents.errors import UserError
 from llm_agents.zoo.card import check_card, merge_cards, split_card
+from llm_agents.zoo.provenance import Provenance, describe
 
 GOOD: dict[str, Any] = {
     "license": "apache-2.0",
@@ -80,3 +81,22 @@ def test_a_card_of_another_origin_is_replaced_but_keeps_its_keys() -> None:
     assert merged["extra"] == 1
     assert merged["license"] == "apache-2.0"
     assert body == "# x\n"
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (None, "The commit that it was trained with is not recorded."),
+        (Provenance(), "The commit that it was trained with is not recorded."),
+        (
+            Provenance(commit="abc", training_seconds=90.0, device="x86_64"),
+            "Trained at commit `abc` of llm_agents; training took 1.5 minutes (x86_64).",
+        ),
+        (
+            Provenance(commit="abc", uncommitted_changes=True),
+            "Trained at commit `abc` of llm_agents, with changes that it does not hold.",
+        ),
+    ],
+)
+def test_commit_and_minutes_are_said(known: Provenance | None, said: str) -> None:
+    assert describe(known) == said

@@ -146,7 +146,7 @@ def test_an_adapter_of_another_vocabulary_names_both_sizes(
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("no-such-adapter-anywhere", "no adapter or reward model is called"),
+        ("no-such-adapter-anywhere", "nothing in the zoo is called"),
         ("someone/no-such-repository", "check the spelling"),
     ],
 )
