@@ -158,7 +158,7 @@ def test_an_agent_is_evaluated_by_name_in_another_task(
     results = read_games_results(out)
     assert results.overall.task == "NetHackStaircase-v1"
     assert results.overall.num_games == 3
-    assert results.details["method"] == "motif"
+    assert (results.details["method"], results.details["task"]) == ("motif", "NetHackScore-v1")
     again = read_games_results(stages["agent"])  # same seed, same first games in its own task
     assert main(["evaluate", name, "--episodes", "2", "--out", out]) == 0
     assert [facts(entry.game) for entry in read_games_results(out).games] == [
