@@ -252,11 +252,11 @@ def kl_per_unit(
 
 
 def normalize_advantages(
-    advantages: Tensor, mask: Tensor, *, unbiased: bool, epsilon: float
+    advantages: Tensor, mask: Tensor, *, unbiased: bool, epsilon: float, floor: float = 0.0
 ) -> Tensor:
     """Shift and scale a group's advantages to mean 0 and deviation 1.
 
-        (A − mean) / (std + epsilon)
+        (A − mean) / (max(std, floor) + epsilon)
 
     The group is what is passed: a micro-batch, a minibatch or a rollout. Zero is an advantage like
     any other; what is missing is what the mask leaves out. Equal advantages become exactly 0.
@@ -266,6 +266,8 @@ def normalize_advantages(
         mask: Same shape, bool, True = counts; at least two.
         unbiased: Divide the variance by the count less one.
         epsilon: Added to the deviation.
+        floor: Least deviation that advantages are divided by. Where a group has met no reward,
+            its deviation is the values' noise, which nothing should blow up to 1.
 
     Returns:
         Same shape; 0 where the mask is False.
@@ -295,7 +297,7 @@ def normalize_advantages(
     # Rounding in the mean would be scaled up to noise where all are equal: count from one of them.
     found = (found - found[mask][0]).masked_fill(~mask, 0)
     deviation = masked_var(found, mask, unbiased=unbiased).sqrt()
-    scaled = (found - masked_mean(found, mask)) / (deviation + epsilon)
+    scaled = (found - masked_mean(found, mask)) / (deviation.clamp_min(floor) + epsilon)
     return scaled.masked_fill(~mask, 0)
 
 

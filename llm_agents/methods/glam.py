@@ -146,6 +146,7 @@ class GLAM(OnlinePPO):
             forget_pretraining(policy, keep_embeddings=pretrained == "embeddings", seed=init_seed)
         widths, size = tuple(critic_widths), policy.hidden_size
         self.critic = StateMLP(size, 1, widths)  # type: ignore[assignment]  # called alike
+        self._start_critic()
         self.action_head = None if action_head is None else StateMLP(size, action_head, widths)
         self.save_settings(critic=critic, critic_widths=widths, **self._options())
 

@@ -85,7 +85,11 @@ class Samples:
     def normalized(self, config: PPOConfig) -> Samples:
         """Return the same with the advantages of all units at mean 0 and deviation 1."""
         advantages = normalize_advantages(
-            self.advantages, self.mask, unbiased=config.unbiased_deviation, epsilon=1e-8
+            self.advantages,
+            self.mask,
+            unbiased=config.unbiased_deviation,
+            epsilon=1e-8,
+            floor=config.advantage_floor,
         )
         return replace(self, advantages=advantages)
 

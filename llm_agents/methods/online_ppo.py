@@ -117,12 +117,19 @@ class OnlinePPO(LightningModule):
         self.normalization = normalization
         self.ppo = ppo or self.default_ppo()
         self.critic = StateValueHead(policy.hidden_size, tuple(critic_widths))
+        self._start_critic()
         self.outcome: dict[str, float | int | str] = {}
         self._shuffle = torch.Generator()
         self._plugin: Precision | None = None  # of the trainer, in a process that has none
         self._means = StepMeans()
         self._num_frames = self._policy_steps = self._refused_steps = 0
         self._computed: dict[str, Any] | None = None  # by the run that this one goes on with
+
+    def _start_critic(self) -> None:
+        """Let the critic's first values be 0 where `ppo.critic_init` asks for it."""
+        if self.ppo.critic_init == "zero":
+            for parameter in self.critic.layers[-1].parameters():
+                torch.nn.init.zeros_(parameter)
 
     # --- what a method fills in -----------------------------------------------------------------
 

@@ -34,10 +34,14 @@ class PPOConfig:
             memory, the same gradient. None scores a chunk's together.
         normalize_advantages: Group whose advantages are brought to mean 0 and deviation 1.
         unbiased_deviation: Divide that group's variance by its size less one.
+        advantage_floor: Least deviation that they are divided by, in units of the return. Where
+            rewards are rare, most groups hold the critic's noise alone, and above 0 it stays small.
         reduction: Losses are means over ``units``, or over ``actions`` of each one's mean.
         clip_epsilon: Bound on the importance ratio's distance from 1.
         value_clip: Bound on a value's distance from the rollout's; None for none.
         value_coef: Weight of the value loss.
+        critic_init: Values before the first update: ``random`` as PyTorch draws the critic, or
+            ``zero``. Random values look like advantages, and move a policy that has met no reward.
         entropy_coef: Weight of the entropy, per unit.
         kl_coef: Weight of the divergence from the reference, per unit; 0 never computes it.
         target_kl: Policy steps whose samples diverge more from the rollout's policy are not taken;
@@ -67,10 +71,12 @@ class PPOConfig:
     choices_per_pass: int | None = 32
     normalize_advantages: Literal["rollout", "minibatch", "chunk", "none"] = "rollout"
     unbiased_deviation: bool = True
+    advantage_floor: float = 0.0
     reduction: Reduction = "units"
     clip_epsilon: float = 0.2
     value_clip: float | None = 0.2
     value_coef: float = 0.5
+    critic_init: Literal["random", "zero"] = "random"
     entropy_coef: float = 0.01
     kl_coef: float = 0.0
     target_kl: float | None = 0.05
@@ -94,7 +100,9 @@ class PPOConfig:
         expect_range(self, "ppo", "above 0, or null", "value_clip", "target_kl", "max_grad_norm")
         expect_range(self, "ppo", "from 0", "value_coef", "entropy_coef", "kl_coef")
         expect_range(self, "ppo", "from 0", "lr", "critic_lr", "eps", "weight_decay")
-        expect_range(self, "ppo", "from 0", "warm_up_frames")
+        expect_range(self, "ppo", "from 0", "warm_up_frames", "advantage_floor")
+        if self.critic_init not in ("random", "zero"):
+            raise UserError(f"expected `ppo.critic_init` random or zero, got {self.critic_init!r}")
         expect_range(self, "ppo", "above 0 and below 1", "clip_epsilon")
         if self.order == "interleaved" and self.critic_minibatches is not None:
             raise UserError(

@@ -37,6 +37,18 @@ def test_normalized_worked_example() -> None:
     close(normalized(group, unbiased=False), [-0.277350, 0.277350, -1.386750, 1.386750])
 
 
+def test_noise_is_not_blown_up_below_the_floor() -> None:
+    """The same group at a hundredth, whose std is .001803: divided by .05, and by .001 as it is."""
+    group = exact([0.001, 0.002, -0.001, 0.004])
+    whole = torch.ones(4, dtype=torch.bool)
+    options = {"unbiased": False, "epsilon": 0.0}
+    small = normalize_advantages(group, whole, floor=0.05, **options)
+    close(small, [-0.01, 0.01, -0.05, 0.05])
+    plain = normalize_advantages(group, whole, **options)
+    close(plain, [-0.277350, 0.277350, -1.386750, 1.386750])
+    close(normalize_advantages(group, whole, floor=0.001, **options), plain)
+
+
 def test_zero_is_an_advantage_like_any_other() -> None:
     """0, 1, −1, .5: mean .125, std .739510; dropping the zero would give .166667 and .849837."""
     std = math.sqrt((0.125**2 + 0.875**2 + 1.125**2 + 0.375**2) / 4)

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from llm_agents.envs.toy import Chest, Corridor, Lamp
 from llm_agents.errors import UserError
-from llm_agents.methods import POAD, TWOSOME, OnlinePPO, PPOConfig, TokenPPOConfig, load_agent
+from llm_agents.methods import (
+    GLAM,
+    POAD,
+    TWOSOME,
+    GLAMConfig,
+    OnlinePPO,
+    PPOConfig,
+    TokenPPOConfig,
+    load_agent,
+)
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.types import Choice, Rollout
 from tests.methods.online import Rollouts, fit, some_samples, trainer
@@ -88,6 +97,43 @@ def test_splitting_a_step_changes_no_gradient(
         assert not same(start, found[-1])
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, atol=1e-6, rtol=1e-4)
+
+
+# --- before any reward
+
+
+def without_reward(module: OnlinePPO) -> Rollouts:
+    """Return stored rollouts of a lamp that never pays."""
+    paid = stored(module, 3, Lamp)
+    return Stored([replace(rollout, rewards=0 * rollout.rewards) for rollout in paid])
+
+
+@pytest.mark.parametrize("method", ["twosome", "poad", "glam"])
+@pytest.mark.parametrize("critic_init", ["zero", "random"])
+def test_only_values_that_start_at_zero_leave_a_policy_alone_that_met_no_reward(
+    make_policy: MakePolicy, tmp_path: Path, method: str, critic_init: str
+) -> None:
+    torch.manual_seed(0)
+    policy, ppo = make_policy("llama", lora=LORA), {"critic_init": critic_init, "entropy_coef": 0.0}
+    module: OnlinePPO
+    if method == "twosome":
+        module = TWOSOME(policy, ppo=PPOConfig(**ppo), critic_widths=(16,))
+    elif method == "poad":
+        module = POAD(policy, ppo=TokenPPOConfig(**ppo), critic_widths=(16,))
+    else:
+        glam = GLAMConfig(**ppo, num_minibatches=1, lr=1e-3)
+        module = GLAM(policy, ppo=glam, critic="base", critic_widths=(16,))
+    before = weights(module.policy)
+    assert bool((module.state_values([Choice("See", ("go",))]) == 0).all()) is (
+        critic_init == "zero"
+    )
+    fit(module, without_reward(module), tmp_path)
+    assert same(before, weights(module.policy)) is (critic_init == "zero")
+
+
+def test_values_start_in_one_of_two_ways() -> None:
+    with pytest.raises(UserError, match=r"expected `ppo.critic_init` random or zero, got 'zeros'"):
+        PPOConfig(critic_init="zeros")  # type: ignore[arg-type]
 
 
 # --- whose parameters a step changes
