@@ -16,10 +16,11 @@ from safetensors.torch import save_file
 from llm_agents.errors import UserError
 from llm_agents.evaluation.results import RESULTS_FILE
 from llm_agents.training.publishing import attach_replay
+from llm_agents.training.relocating import named_by_the_zoo
 from llm_agents.zoo.card import build_card, check_card
 from llm_agents.zoo.facts import AGAINST, CardFacts, gather_facts
 from llm_agents.zoo.integrity import write_hashes
-from llm_agents.zoo.layout import CARD_FILE, entry_folder, is_entry, replace_folder
+from llm_agents.zoo.layout import CARD_FILE, RECIPE_FILE, entry_folder, is_entry, replace_folder
 from llm_agents.zoo.privacy import refuse_private
 from llm_agents.zoo.publishing import map_base, refuse_unfit, stage
 from llm_agents.zoo.registry import size_of
@@ -66,8 +67,7 @@ def add_entry(
         raise UserError(f"there is an entry `{target}`: give `--replace`, or another `--name`")
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{name}.{os.getpid()}.unfinished")
-    stage(source, unfinished)
-    map_base(unfinished, None, [])
+    _stage_entry(source, unfinished, target.parent)
     if rounded:
         _round(unfinished)
         (unfinished / RESULTS_FILE).unlink()
@@ -139,6 +139,16 @@ def _keep_comparison(source: Path, target: Path) -> None:
     if path.is_file():
         (target / AGAINST).mkdir()
         shutil.copyfile(path, target / AGAINST / RESULTS_FILE)
+
+
+def _stage_entry(source: Path, folder: Path, checkpoints: Path) -> None:
+    """Copy what belongs into an entry; its recipe calls rewards as the zoo does."""
+    stage(source, folder)
+    map_base(folder, None, [])
+    recipe = folder / RECIPE_FILE
+    if recipe.is_file():
+        text = recipe.read_text(encoding="utf8")
+        recipe.write_text(named_by_the_zoo(text, checkpoints), encoding="utf8")
 
 
 def _round(folder: Path, names: str = "*.safetensors") -> None:

@@ -20,11 +20,10 @@ from llm_agents.policies.nethack_files import (
     read_nethack_agent,
 )
 from llm_agents.policies.nethack_player import NetworkPlayer
-from llm_agents.rewards import MessageReward
 from llm_agents.rollouts import NetHackRollouts
 from llm_agents.training.building import instantiate
 from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack
-from llm_agents.training.relocating import without_missing_reward
+from llm_agents.training.relocating import reward_called, without_missing_reward
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.zoo.hub import find_folder, is_whole_model
 
@@ -90,7 +89,7 @@ def evaluate_games_of(
         )
     home = nethack_home(recipe, name) or default_home()
     if reward is not None:
-        home = replace(home, reward=MessageReward.from_pretrained(reward))
+        home = replace(home, reward=reward_called(reward))
     config = instantiate(EvaluationConfig, recipe.get("evaluation") or {})
     if num_games is not None:
         config = replace(config, episodes=num_games)

@@ -1,15 +1,23 @@
-"""Recipes on a machine that never trained anything: where the rewards that they name are here."""
+"""Recipes on a machine that never trained anything: where the rewards that they name are here.
+
+An entry of the zoo names its reward as ``checkpoints/NAME``, and it is found wherever the zoo is.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llm_agents.errors import UserError
+from llm_agents.policies.pickled_adapters import sha256
+from llm_agents.rewards import MessageReward
 from llm_agents.rewards.folder import is_hub_id
 from llm_agents.zoo.hub import find_folder
+from llm_agents.zoo.integrity import HASHES_FILE
+from llm_agents.zoo.layout import entry_folder, is_entry, read_json
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +48,40 @@ def _relocated(value: Any, key: str) -> Any:  # noqa: ANN401  (a recipe's conten
     found = str(find_folder(name))
     log.info("`%s` is not here: taking the zoo's `%s`", value, name)
     return found
+
+
+def named_by_the_zoo(recipe: str, checkpoints: Path) -> str:
+    """Return a recipe whose paths are those of the zoo's entries, where these are the same weights.
+
+    A run names the reward that it was paid by as it lay beside it; nobody else has that folder.
+
+    Args:
+        recipe: Text of a recipe.
+        checkpoints: Folder of the entries.
+    """
+    known = {
+        tuple(sorted(read_json(path).items())): path.parent.name
+        for path in sorted(checkpoints.glob(f"*/{HASHES_FILE}"))
+    }
+
+    def named(match: re.Match[str]) -> str:
+        folder = entry_folder(Path(match["path"].strip("'\"")))
+        if not is_entry(folder):
+            return match[0]
+        digests = tuple((path.name, sha256(path)) for path in sorted(folder.glob("*.safetensors")))
+        name = known.get(digests)
+        return match[0] if name is None else f"{match['key']}checkpoints/{name}"
+
+    return re.sub(r"^(?P<key>\s*(?:- )?path: )(?P<path>\S+)$", named, recipe, flags=re.MULTILINE)
+
+
+def reward_called(name: str) -> MessageReward:
+    """Return the reward of messages of a zoo name, folder or Hub id.
+
+    Raises:
+        UserError: Nothing of that name was found, or it is no reward of messages.
+    """
+    return MessageReward.from_pretrained(str(find_folder(name)))
 
 
 def without_missing_reward(section: Mapping[str, Any], name: str) -> dict[str, Any]:

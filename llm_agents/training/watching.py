@@ -24,11 +24,11 @@ from llm_agents.evaluation.replay_terminal import CastWriter, TerminalWriter
 from llm_agents.methods import SymbolicPPO
 from llm_agents.policies.nethack_files import load_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
-from llm_agents.rewards import MessageReward
 from llm_agents.rollouts.seeds import Purpose, derived_seed
 from llm_agents.training.agents import agent_by_name, home_of
 from llm_agents.training.nethack_agents import nethack_folder, nethack_home
 from llm_agents.training.playing_nethack import NetHackHome
+from llm_agents.training.relocating import reward_called
 from llm_agents.training.watching_nethack import (
     SCREEN_KEYS,
     GamePlayer,
@@ -236,7 +236,7 @@ def _game(
     """Return a title and the episodes of NetHack."""
     reward = home.reward if home else None
     if request.reward is not None:
-        reward = MessageReward.from_pretrained(request.reward)
+        reward = reward_called(request.reward)
     if reward is not None and not reward.is_remembered:
         raise UserError(
             f"the reward `{reward.name}` looks at more than messages: its table of messages would "

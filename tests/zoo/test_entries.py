@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import peft
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from llm_agents import load_pretrained, play_pretrained
+from llm_agents.policies.bundled import resolve_base
+from llm_agents.zoo import load_policy, publish, pull
 from llm_agents.zoo.card import check_card
 from llm_agents.zoo.integrity import HASHES_FILE, verify
 from llm_agents.zoo.layout import kind_of
@@ -17,6 +24,7 @@ from llm_agents.zoo.registry import measured, size_of
 CHECKPOINTS = Path(__file__).resolve().parents[2] / "checkpoints"
 ENTRIES = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir())
 AGENTS = [path for path in ENTRIES if kind_of(path) == "agent"]
+ADAPTERS = [path for path in ENTRIES if (path / "adapter_config.json").is_file()]
 names = {"ids": lambda path: path.name}
 
 
@@ -43,6 +51,34 @@ def test_an_entry_loads_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # from anywhere
     load_pretrained(entry.name, device="cpu")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, **names)
+def test_an_entry_goes_to_the_hub_and_loads_by_its_id(
+    entry: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish(shutil.copytree(entry, tmp_path / entry.name), f"me/{entry.name}")
+    load_pretrained(f"me/{entry.name}", device="cpu")
+    there = pull(f"me/{entry.name}", tmp_path / "pulled")
+    for path in (*entry.glob("*.safetensors"), entry / "results.json"):
+        assert (there / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("entry", ADAPTERS, **names)
+def test_plain_peft_loads_an_adapter(entry: Path) -> None:
+    """The same logits as here, of the same base, which PEFT is given: the Hub's is not rounded."""
+    policy = load_policy(str(entry), device="cpu")
+    model = AutoModelForCausalLM.from_pretrained(resolve_base(policy.base).source)
+    plain = peft.PeftModel.from_pretrained(model, entry)
+    ids = torch.tensor([policy.tokenizer.encode("To serve the dish, you should")])
+    with torch.no_grad():
+        expected, found = plain(ids).logits, policy.model(ids).logits
+        bare = plain.get_base_model()
+        with plain.disable_adapter():
+            other = bare(ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert (expected - other).abs().max() > 0.01
 
 
 @pytest.mark.slow
