@@ -53,10 +53,18 @@ def attach_replay(folder: Path, *, seed: int = 0, again: bool = False) -> list[P
         mp4=moving if moving.suffix == ".mp4" else None,
         gif=moving if moving.suffix == ".gif" else None,
         screen=False,
-        title=folder.name if folder.name != "adapter" else folder.parent.name,
+        title=_title(recipe) or (folder.parent if folder.name == "adapter" else folder).name,
     )
     watch_named(request)
     return [page, moving]
+
+
+def _title(recipe: Mapping[str, Any]) -> str:
+    """Return the method and the world of a recipe, "POAD in overcooked-tomato-salad"; else ""."""
+    method = str((recipe.get("model") or {}).get("class_path", "")).rpartition(".")[2]
+    data = (recipe.get("data") or {}).get("init_args") or {}
+    world = str(data.get("world") or data.get("task") or "")
+    return f"{method} in {world}" if method and world else ""
 
 
 def has_encoder() -> bool:
