@@ -55,12 +55,20 @@ class Iteration:
         world: Name of the world.
         prompt: How its observations are written.
         epochs: Passes over the rollout, of the method's release.
+        num_steps: Of each of 4 worlds; fewer where prompts are long and hardly one comes twice, so
+            that an iteration takes minutes for the peers and tells the same.
     """
 
     agent: Callable[[LanguagePolicy, int], OnlinePPO]
     world: str
     prompt: PromptBuilder
     epochs: int
+    num_steps: int
+
+    @property
+    def total(self) -> int:
+        """Return the steps of an iteration."""
+        return NUM_WORLDS * self.num_steps
 
 
 def twosome(policy: LanguagePolicy, epochs: int) -> OnlinePPO:
@@ -71,10 +79,10 @@ def glam(policy: LanguagePolicy, epochs: int) -> OnlinePPO:
     return GLAM(policy, critic="base", ppo=GLAMConfig(num_epochs=epochs, lr=1e-4, target_kl=None))
 
 
-NUM_WORLDS, NUM_STEPS = 4, 32
+NUM_WORLDS = 4
 ITERATIONS = {
-    "overcooked": Iteration(twosome, "overcooked-tomato-salad", PromptBuilder(), 1),
-    "babyai": Iteration(glam, "babyai-go-to-red-ball", BabyAIPrompt(), 4),
+    "overcooked": Iteration(twosome, "overcooked-tomato-salad", PromptBuilder(), 1, 32),
+    "babyai": Iteration(glam, "babyai-go-to-red-ball", BabyAIPrompt(), 4, 8),
 }
 
 
@@ -100,12 +108,12 @@ def our_iterations(
     lora = LoraConfig(r=8, alpha=16, targets=("q_proj", "v_proj"), top_layers=top_layers)
     policy = LanguagePolicy.from_pretrained("smollm2-135m-instruct", lora=lora)
     agent = what.agent(policy, what.epochs)
-    frames = NUM_WORLDS * NUM_STEPS * (number + 1)
+    frames = what.total * (number + 1)
     data = TextRollouts(
         what.world,
         prompt=what.prompt,
         num_worlds=NUM_WORLDS,
-        num_steps=NUM_STEPS,
+        num_steps=what.num_steps,
         total_frames=frames,
         seed=0,
     )
@@ -134,12 +142,11 @@ def peer_iteration(
     scores: Callable[[Any, Sequence[Any]], list[Tensor]],
     agent: OnlinePPO,
     choices: list[Choice],
-    epochs: int,
+    what: Iteration,
 ) -> float:
     """Return the CPU seconds that scoring a whole iteration costs a peer, from a few choices."""
     model, encoder = agent.policy.causal_model, agent.policy.scorer.encoder
     encoded = [encoder.encode(choice) for choice in choices]
-    total = NUM_WORLDS * NUM_STEPS
 
     def act() -> None:
         with torch.no_grad():
@@ -151,7 +158,7 @@ def peer_iteration(
             (-row.log_softmax(0)[0]).backward()
         agent.zero_grad()
 
-    return (timed(act) + epochs * timed(update)) * total / len(encoded)
+    return (timed(act) + what.epochs * timed(update)) * what.total / len(encoded)
 
 
 def compare(what: Iteration, iterations: int, sampled: int) -> dict[str, float]:
@@ -161,11 +168,11 @@ def compare(what: Iteration, iterations: int, sampled: int) -> dict[str, float]:
     distinct = list(dict.fromkeys(clock.choices))
     choices = [distinct[i * len(distinct) // sampled] for i in range(min(sampled, len(distinct)))]
     ours = statistics.median(whole)
-    repeat = peer_iteration(repeat_scores, agent, choices, what.epochs)
-    cached = peer_iteration(cached_scores, agent, choices, what.epochs)
+    repeat = peer_iteration(repeat_scores, agent, choices, what)
+    cached = peer_iteration(cached_scores, agent, choices, what)
     top = statistics.median(our_iterations(what, 6, iterations)[1])
     print(
-        f"{what.world}, an iteration of {NUM_WORLDS * NUM_STEPS} steps, {len(distinct)} distinct "
+        f"{what.world}, an iteration of {what.total} steps, {len(distinct)} distinct "
         f"choices, {what.epochs} epochs: ours {ours:.1f} s, top 6 layers {top:.1f} s; scoring "
         f"alone: {repeat:.0f} s for the peer that repeats, {cached:.0f} s for the one that caches",
         flush=True,
