@@ -28,6 +28,17 @@ class AdvantageStats:
     mean_reward: float
     mean_value: float
 
+    def __str__(self) -> str:
+        """Return what a user wants to see before training begins."""
+        good, whole = self.preferred, self.everything
+        return (
+            f"{good.num_advantages:,} preferred responses, {good.share_kept:.0%} of them above 0, "
+            f"mean {good.mean:.3f} ({good.low:.3f} to {good.high:.3f}): mean reward "
+            f"{self.mean_reward:.3f} against a mean value of {self.mean_value:.3f}; all "
+            f"{whole.num_advantages:,} responses: {whole.share_kept:.0%} above 0, mean "
+            f"{whole.mean:.3f}"
+        )
+
 
 def advantage_stats(
     *, advantages: Tensor, rewards: Tensor, values: Tensor, preferred: Tensor

@@ -127,7 +127,7 @@ def show(
                 continue
             records.append(item)
             writers.end_episode(item)
-            console.print(facts_line(item), highlight=False, markup=False)
+            console.print(facts_line(item), highlight=False, markup=False, soft_wrap=True)
             if item.messages:
                 console.print(message_table(item.messages))
     except KeyboardInterrupt as error:

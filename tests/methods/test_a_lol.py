@@ -184,6 +184,9 @@ def test_budget_is_whole_without_advantages(toy: Any, sampling: Any) -> None:
 def test_statistics_and_picture_are_written(toy: Any) -> None:
     module = make(toy)
     toy.fit(module, max_steps=1, limit_val_batches=0)
+    said = str(module.advantage_stats)
+    assert "preferred responses, 100% of them above 0, mean 0." in said
+    assert "mean reward 0.900 against" in said
     found = json.loads((toy.folder / "advantage_stats.json").read_text("utf8"))
     assert found["preferred"]["share_kept"] == 1.0
     assert found["mean_reward"] == pytest.approx(0.9)
