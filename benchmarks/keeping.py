@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from llm_agents.whole_files import write_text
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -33,4 +35,4 @@ def keep(subject: str, packages: tuple[str, ...] = ("torch",), **numbers: Any) -
     }
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps(content, indent=2) + "\n"
-    (RESULTS / f"{subject}.json").write_text(text, encoding="utf8")
+    write_text(RESULTS / f"{subject}.json", text)
