@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -211,14 +211,20 @@ class Bench:
         *,
         static: int = 0,
         peers: Sequence[str],
+        is_known: bool = False,
     ) -> Case:
-        """Take one gradient of a PPO loss a round."""
+        """Take one gradient of a PPO loss a round; `is_known`: of choices of a rollout before."""
         number, prompt, actions, tokens = shape
         groups = [
             self.words.choices(number, prompt, actions, tokens, static=static)
             for _ in range(rounds)
         ]
         self.prepared([choice for group in groups for choice in group])
+        if is_known:
+            with torch.no_grad():
+                for group in groups:
+                    our_scores(self.policy, group)
+            self.policy.parameters_changed()
 
         def way(score: Callable[[Sequence[Choice]], list[Tensor]]) -> Callable[[int], None]:
             def run(number: int) -> None:
@@ -359,6 +365,12 @@ def full(rounds: int, only: Sequence[str]) -> tuple[dict[str, float], Found]:
     for key, case in causal_cases(bench, rounds).items():
         if not only or key in only:
             run_case(key, case(), rounds, ratios, found)
+    if not only or "ppo_top_6_layers_300x10x3" in only:
+        top = Bench(make_policy(replace(ADAPTER, top_layers=6)))
+        top.warm_up()
+        name = "PPO 300x10x3, adapters in the top 6 layers, choices of the rollout"
+        case = top.update(name, (1, 300, 10, 3), rounds, peers=BOTH, is_known=True)
+        run_case("ppo_top_6_layers_300x10x3", case, rounds, ratios, found)
     if not only or "t5_300x20x6" in only:
         with tempfile.TemporaryDirectory() as name:
             t5 = Bench(t5_policy(Path(name)))
