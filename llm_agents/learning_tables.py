@@ -1,6 +1,6 @@
-"""Tables of how fast agents learn in text worlds, from ``benchmarks/results/online_learning.json``.
+"""Tables of how fast agents learn in text worlds, from ``benchmarks/results/``.
 
-The file is read as plain JSON, so that writing a table needs no torch.
+The files are read as plain JSON, so that writing a table needs no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path("benchmarks") / "results" / "online_learning.json"
+_RESULTS = Path("benchmarks") / "results"
+SOURCE = _RESULTS / "online_learning.json"
+RARE = _RESULTS / "rare_rewards.json"
 _PAPER = {  # POAD (arXiv 2405.15821), table of generalisation, Llama-2-7B; and its NTPO
     "virtualhome-cheese": (0.7553, 0.7428),
     "virtualhome-hamburger": (0.7602, 0.7476),
@@ -67,6 +69,29 @@ def reskins_table(root: Path) -> str:
         for world, published in _PAPER.items()
     ]
     return _table(head, rows)
+
+
+def rare_table(root: Path) -> str:
+    """Return which settings of PPO learn a rare reward, and when."""
+    path = root / RARE
+    settings = json.loads(path.read_text(encoding="utf8"))["settings"] if path.is_file() else []
+    head = (
+        *("values start at", "floor of the deviation", "entropy", "seeds that learned it"),
+        *("steps to 90 %", "returns at the end"),
+    )
+    return _table(head, [_rare_row(found) for found in settings])
+
+
+def _rare_row(found: Mapping[str, Any]) -> tuple[str, ...]:
+    steps = [count for count in found["steps_to_90%"] if count is not None]
+    return (
+        found["critic_init"],
+        f"{found['advantage_floor']:g}" if found["advantage_floor"] else "none",
+        f"{found['entropy_coef']:g}",
+        f"{len(steps)} of {len(found['returns'])}",
+        f"{statistics.median(steps):,.0f}" if steps else "never",
+        ", ".join(f"{value:.3f}" for value in sorted(found["returns"])),
+    )
 
 
 def _elsewhere(entry: Mapping[str, Any], world: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from llm_agents.learning_tables import learning_table, reskins_table
+from llm_agents.learning_tables import learning_table, rare_table, reskins_table
 from llm_agents.measurements import CHECKPOINTS, Measurement, entry_measurements, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -333,6 +333,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/zoo.md": {"entries": entries_table},
     "docs/online_learning.md": {
         "learning": partial(learning_table, ROOT),
+        "rare": partial(rare_table, ROOT),
         "reskins": partial(reskins_table, ROOT),
     },
     "docs/glam.md": {"results": partial(results_table, "arXiv:2302.02662")},

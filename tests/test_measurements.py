@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llm_agents import tables
-from llm_agents.learning_tables import learning_table, reskins_table
+from llm_agents.learning_tables import learning_table, rare_table, reskins_table
 from llm_agents.measurements import Measurement, measurements
 
 
@@ -102,6 +102,20 @@ def test_the_table_of_entries_has_sizes_digests_and_what_was_measured(
         "| [`motif-nethack`](../checkpoints/motif-nethack/README.md) | 1.23 | `01234567` | "
         "score, NetHackScore-v1: 12 [11.9, 12.1] | 1.5 | `1234567` |"
     )
+
+
+def test_the_table_of_rare_rewards_says_who_ever_learned(tmp_path: Path) -> None:
+    first = {"critic_init": "random", "advantage_floor": 0.0, "entropy_coef": 0.01}
+    second = {"critic_init": "zero", "advantage_floor": 0.05, "entropy_coef": 0.03}
+    rows = [
+        first | {"returns": [0.0, 0.0], "steps_to_90%": [None, None]},
+        second | {"returns": [0.59, 0.02], "steps_to_90%": [18944, None]},
+    ]
+    write(tmp_path / "benchmarks" / "results" / "rare_rewards.json", {"settings": rows})
+    assert rare_table(tmp_path).splitlines()[2:] == [
+        "| random | none | 0.01 | 0 of 2 | never | 0.000, 0.000 |",
+        "| zero | 0.05 | 0.03 | 1 of 2 | 18,944 | 0.020, 0.590 |",
+    ]
 
 
 def test_the_tables_of_learning_name_what_was_reached_and_when(tmp_path: Path) -> None:
