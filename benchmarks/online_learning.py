@@ -133,7 +133,7 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
 
 def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
     """Draw each variant's curve: mean over seeds, band from the worst seed to the best."""
-    figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
     for number, (variant, runs) in enumerate(groups.items()):
         curves = [run.curve() for run in runs]
         grid = np.linspace(0, max(curve[-1][0] for curve in curves), 200)
@@ -145,7 +145,7 @@ def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
     axis.set_xlabel("environment steps")
     axis.set_ylabel("discounted return of finished episodes")
     axis.set_title(TASKS[task].recipe.replace("_", " "))
-    axis.legend(fontsize=8, loc="lower right", title="seeds in brackets", title_fontsize=8)
+    figure.legend(fontsize=8, loc="outside right", title="seeds in brackets", title_fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
