@@ -12,7 +12,6 @@ added. Tables and curves go to ``benchmarks/results/``.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
 from collections.abc import Sequence
@@ -25,9 +24,9 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
+from agent_runs import AgentRun, draw_curves
 from keeping import RESULTS, keep
-from seeds import interval, run_recipe
+from seeds import interval
 
 KEPT = RESULTS / "online_learning.json"
 SHARES = (0.90, 0.97)
@@ -70,44 +69,21 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(AgentRun):
     """One variant on one task with one seed."""
 
     task: str
     variant: str
-    seed: int
-    folder: Path
 
-    def execute(self, overrides: Sequence[str]) -> None:
+    def train(self, overrides: Sequence[str]) -> None:
         """Run it, or go on with it, unless it has finished."""
         method, changes = VARIANTS[self.variant]
-        recipe = f"{method}_{TASKS[self.task].recipe}"
-        run_recipe(recipe, self.folder, {"seed_everything": self.seed, **changes}, overrides)
-
-    def curve(self) -> list[tuple[int, float]]:
-        """Return frames and mean discounted return of the episodes that ended, by rollout."""
-        with (self.folder / "metrics.csv").open(encoding="utf8") as lines:
-            return [
-                (int(float(row["rollout/frames"])), float(row["rollout/return_mean"]))
-                for row in csv.DictReader(lines)
-                if row.get("rollout/frames") and row.get("rollout/return_mean")
-            ]
+        self.execute(f"{method}_{TASKS[self.task].recipe}", changes, overrides)
 
     def frames_to(self, share: float) -> int | None:
         """Return the frames after which the curve first reached a share of the optimum."""
         bar = share * TASKS[self.task].optimum
         return next((frames for frames, found in self.curve() if found >= bar), None)
-
-    def minutes(self) -> float | None:
-        """Return the minutes of training, evaluation apart; None where they were not kept."""
-        known = json.loads((self.folder / "versions.json").read_text(encoding="utf8"))
-        seconds = known.get("training_seconds")
-        return None if seconds is None else round(seconds / 60, 2)
-
-    def worlds(self) -> dict[str, dict[str, Any]]:
-        """Return what evaluation found, by agent and world."""
-        found = json.loads((self.folder / "results.json").read_text(encoding="utf8"))
-        return {f"{entry['agent']}@{entry['world']}": entry for entry in found["worlds"]}
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, Any]:
@@ -134,15 +110,9 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
 def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
     """Draw each variant's curve: mean over seeds, band from the worst seed to the best."""
     figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
-    for number, (variant, runs) in enumerate(groups.items()):
-        curves = [run.curve() for run in runs]
-        grid = np.linspace(0, max(curve[-1][0] for curve in curves), 200)
-        rows = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in curves])
-        axis.plot(grid, rows.mean(0), color=f"C{number}", label=f"{variant} ({len(runs)})")
-        axis.fill_between(grid, rows.min(0), rows.max(0), color=f"C{number}", alpha=0.15)
+    draw_curves(axis, groups)
     axis.axhline(TASKS[task].optimum, color="0.3", linewidth=1, linestyle="--", label="optimum")
     axis.axhline(TASKS[task].random, color="0.6", linewidth=1, linestyle=":", label="random")
-    axis.set_xlabel("environment steps")
     axis.set_ylabel("discounted return of finished episodes")
     axis.set_title(TASKS[task].recipe.replace("_", " "))
     figure.legend(fontsize=8, loc="outside right", title="seeds in brackets", title_fontsize=8)
@@ -165,14 +135,14 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     options = parser.parse_args()
     queue = [
-        Run(task, variant, seed, options.work / f"{task}-{variant}-{seed}")
+        Run(options.work / f"{task}-{variant}-{seed}", seed, task, variant)
         for seed in range(1, options.seeds + 1)
         for task in options.tasks
         for variant in options.variants
     ]
     if not options.summarize:
         with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lambda run: run.execute(options.overrides), queue))
+            list(pool.map(lambda run: run.train(options.overrides), queue))
     write_results(queue)
 
 
@@ -183,7 +153,7 @@ def write_results(queue: Sequence[Run]) -> None:
     for task in dict.fromkeys(run.task for run in queue):
         groups: dict[str, list[Run]] = {}
         for run in queue:
-            if run.task == task and (run.folder / "results.json").exists():
+            if run.task == task and run.is_finished:
                 groups.setdefault(run.variant, []).append(run)
         if not groups:
             continue

@@ -1,0 +1,71 @@
+"""What a finished run of an agent says: its curve, its minutes, what evaluation found."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from seeds import run_recipe
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """A run of a recipe.
+
+    Args:
+        folder: Of the run.
+        seed: Of the run.
+    """
+
+    folder: Path
+    seed: int
+
+    def execute(self, recipe: str, changes: Mapping[str, object], overrides: Sequence[str]) -> bool:
+        """Run it, or go on with it, unless it has finished; tell whether it has now."""
+        settings = {"seed_everything": self.seed, **changes}
+        return run_recipe(recipe, self.folder, settings, overrides)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether it has been trained and evaluated."""
+        return (self.folder / "results.json").exists()
+
+    def curve(self, measure: str = "return_mean") -> list[tuple[int, float]]:
+        """Return frames and a mean over the episodes that ended, by rollout."""
+        column = f"rollout/{measure}"
+        with (self.folder / "metrics.csv").open(encoding="utf8") as lines:
+            return [
+                (int(float(row["rollout/frames"])), float(row[column]))
+                for row in csv.DictReader(lines)
+                if row.get("rollout/frames") and row.get(column)
+            ]
+
+    def minutes(self) -> float | None:
+        """Return the minutes of training, evaluation apart; None where they were not kept."""
+        known = json.loads((self.folder / "versions.json").read_text(encoding="utf8"))
+        seconds = known.get("training_seconds")
+        return None if seconds is None else round(seconds / 60, 2)
+
+    def worlds(self) -> dict[str, dict[str, Any]]:
+        """Return what evaluation found, by agent and world."""
+        found = json.loads((self.folder / "results.json").read_text(encoding="utf8"))
+        return {f"{entry['agent']}@{entry['world']}": entry for entry in found["worlds"]}
+
+
+def draw_curves(
+    axis: Axes, groups: Mapping[str, Sequence[AgentRun]], measure: str = "return_mean"
+) -> None:
+    """Draw each group's curve: mean over seeds, band from the worst seed to the best."""
+    for number, (name, runs) in enumerate(groups.items()):
+        curves = [run.curve(measure) for run in runs]
+        grid = np.linspace(0, max(curve[-1][0] for curve in curves), 200)
+        rows = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in curves])
+        axis.plot(grid, rows.mean(0), color=f"C{number}", label=f"{name} ({len(runs)})")
+        axis.fill_between(grid, rows.min(0), rows.max(0), color=f"C{number}", alpha=0.15)
+    axis.set_xlabel("environment steps")
