@@ -107,12 +107,23 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
     return summary
 
 
+def zero_shot(runs: Sequence[Run]) -> float | None:
+    """Return what the base without training reached, mean over seeds."""
+    names = [name for name in runs[0].worlds() if name.startswith("zero-shot@")]
+    if not names:
+        return None
+    found = [run.worlds()[names[0]]["discounted_return"]["mean"] for run in runs]
+    return statistics.fmean(found)
+
+
 def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
     """Draw each variant's curve: mean over seeds, band from the worst seed to the best."""
     figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
     draw_curves(axis, groups)
     axis.axhline(TASKS[task].optimum, color="0.3", linewidth=1, linestyle="--", label="optimum")
     axis.axhline(TASKS[task].random, color="0.6", linewidth=1, linestyle=":", label="random")
+    untrained = [found for runs in groups.values() if (found := zero_shot(runs)) is not None]
+    axis.axhline(untrained[0], color="0.6", linewidth=1, linestyle="-.", label="zero-shot")
     axis.set_ylabel("discounted return of finished episodes")
     axis.set_title(TASKS[task].recipe.replace("_", " "))
     figure.legend(fontsize=8, loc="outside right", title="seeds in brackets", title_fontsize=8)
