@@ -18,6 +18,7 @@ from rich.table import Table
 from llm_agents.errors import UserError
 from llm_agents.evaluation.results import only_finite, package_versions, write_object
 from llm_agents.training.building import instantiate
+from llm_agents.training.claiming import LOCK_FILE, claimed
 from llm_agents.training.run_folder import (
     RECIPE_FILE,
     RESULTS_FILE,
@@ -61,7 +62,7 @@ def run_job(values: Mapping[str, Any], recipe: str, name: str, resume: str | Non
         log.info("the job in %s is done: leave `--resume` out to do it again", run.path)
         return run
     try:
-        with StopSignals():
+        with claimed(run.path), StopSignals():
             _do(values, recipe, run)
     except UserError:
         run.remove_if_empty()
@@ -96,7 +97,9 @@ def _is_begun(folder: Path) -> bool:
     """Return whether a folder holds a run that has got further than its start."""
     if not (folder / RECIPE_FILE).is_file():
         return False
-    return any(path.name not in (RECIPE_FILE, VERSIONS_FILE) for path in folder.iterdir())
+    return any(
+        path.name not in (RECIPE_FILE, VERSIONS_FILE, LOCK_FILE) for path in folder.iterdir()
+    )
 
 
 def _do(values: Mapping[str, Any], recipe: str, run: RunFolder) -> None:

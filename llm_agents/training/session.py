@@ -20,6 +20,7 @@ from llm_agents.methods import OnlinePPO
 from llm_agents.rollouts import NetHackRollouts, TextRollouts
 from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
+from llm_agents.training.claiming import claimed
 from llm_agents.training.clock import TrainingClock
 from llm_agents.training.counting import StepCounter, is_online
 from llm_agents.training.evaluating import evaluate_trained, save_trained
@@ -213,10 +214,13 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
         return run
     os.environ[FOLDER_VARIABLE] = str(run.path.absolute())
     try:
-        with StopSignals() as signals, warnings.catch_warnings():
+        with claimed(run.path), StopSignals() as signals, warnings.catch_warnings():
             for message in _EXPECTED_WARNINGS:
                 warnings.filterwarnings("ignore", message)
             _run(values, recipe, run, signals)
+    except UserError:
+        run.remove_if_empty()
+        raise
     finally:
         del os.environ[FOLDER_VARIABLE]
     return run
@@ -233,12 +237,8 @@ def quieten_lightning() -> None:
 
 def _run(values: Mapping[str, Any], recipe: str, run: RunFolder, signals: StopSignals) -> None:
     """Build and run the stages."""
-    try:
-        check_publishing(values, recipe)
-        cli = build(values, run, signals)
-    except UserError:
-        run.remove_if_empty()
-        raise
+    check_publishing(values, recipe)
+    cli = build(values, run, signals)
     if cli.trainer.is_global_zero:
         run.write_start(recipe)
     log.info("run folder: %s", run.path)
