@@ -97,9 +97,8 @@ def _is_begun(folder: Path) -> bool:
     """Return whether a folder holds a run that has got further than its start."""
     if not (folder / RECIPE_FILE).is_file():
         return False
-    return any(
-        path.name not in (RECIPE_FILE, VERSIONS_FILE, LOCK_FILE) for path in folder.iterdir()
-    )
+    start = (RECIPE_FILE, VERSIONS_FILE, LOCK_FILE)
+    return any(path.name not in start for path in folder.iterdir())
 
 
 def _do(values: Mapping[str, Any], recipe: str, run: RunFolder) -> None:

@@ -88,7 +88,11 @@ def test_the_first_process_claims_for_all(
 
 
 def test_a_run_that_fails_leaves_no_lock(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="broken"), claimed(tmp_path):
-        assert (tmp_path / LOCK_FILE).exists()
-        raise RuntimeError("broken")
+    def fail() -> None:
+        with claimed(tmp_path):
+            assert (tmp_path / LOCK_FILE).exists()
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        fail()
     assert not (tmp_path / LOCK_FILE).exists()
