@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 from seeds import run_recipe
 
 
@@ -64,8 +65,15 @@ def draw_curves(
     """Draw each group's curve: mean over seeds, band from the worst seed to the best."""
     for number, (name, runs) in enumerate(groups.items()):
         curves = [run.curve(measure) for run in runs]
-        grid = np.linspace(0, max(curve[-1][0] for curve in curves), 200)
-        rows = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in curves])
-        axis.plot(grid, rows.mean(0), color=f"C{number}", label=f"{name} ({len(runs)})")
-        axis.fill_between(grid, rows.min(0), rows.max(0), color=f"C{number}", alpha=0.15)
+        grid = np.linspace(min(c[0][0] for c in curves), max(c[-1][0] for c in curves), 200)
+        rows = np.array([_within(grid, curve) for curve in curves])
+        label, low, high = f"{name} ({len(runs)})", np.nanmin(rows, 0), np.nanmax(rows, 0)
+        axis.plot(grid, np.nanmean(rows, 0), color=f"C{number}", label=label)
+        axis.fill_between(grid, low, high, color=f"C{number}", alpha=0.15)
     axis.set_xlabel("environment steps")
+
+
+def _within(grid: NDArray[np.float64], curve: list[tuple[int, float]]) -> NDArray[np.float64]:
+    """Return a curve at the points of a grid; nothing outside of what was seen of it."""
+    frames, found = zip(*curve, strict=True)
+    return np.interp(grid, frames, found, left=np.nan, right=np.nan)
