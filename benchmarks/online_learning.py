@@ -123,7 +123,8 @@ def picture(task: str, groups: dict[str, list[Run]], path: Path) -> None:
     axis.axhline(TASKS[task].optimum, color="0.3", linewidth=1, linestyle="--", label="optimum")
     axis.axhline(TASKS[task].random, color="0.6", linewidth=1, linestyle=":", label="random")
     untrained = [found for runs in groups.values() if (found := zero_shot(runs)) is not None]
-    axis.axhline(untrained[0], color="0.6", linewidth=1, linestyle="-.", label="zero-shot")
+    if untrained:
+        axis.axhline(untrained[0], color="0.6", linewidth=1, linestyle="-.", label="zero-shot")
     axis.set_ylabel("discounted return of finished episodes")
     axis.set_title(TASKS[task].recipe.replace("_", " "))
     figure.legend(fontsize=8, loc="outside right", title="seeds in brackets", title_fontsize=8)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +26,14 @@ from keeping import keep
 from torch import Tensor, nn
 
 from llm_agents.envs import Observation, PromptBuilder
-from llm_agents.envs.virtualhome_entertainment import Entertainment, EveningState
+from llm_agents.envs.planning import reachable_states, start_state
+from llm_agents.envs.virtualhome_entertainment import Entertainment
 from llm_agents.functional import (
     clipped_surrogate_loss,
     gae,
     kl_per_unit,
+    list_entropy,
+    list_log_probs,
     normalize_advantages,
     value_loss,
 )
@@ -39,7 +41,6 @@ from llm_agents.policies import LanguagePolicy, LoraConfig
 
 WORLDS, STEPS, EPOCHS = 8, 32, 4
 LR, CRITIC_LR, TARGET_KL = 0.05, 1e-3, 0.05
-FAR = -1e9
 
 
 class Kitchen(NamedTuple):
@@ -47,6 +48,7 @@ class Kitchen(NamedTuple):
 
     Args:
         observations: The V observations.
+        offered: ``[V, A]`` bool.
         seen: ``[N]`` int64, the observation of each state; the first state begins an episode.
         after: ``[N, A]`` int64.
         rewards: ``[N, A]``.
@@ -54,6 +56,7 @@ class Kitchen(NamedTuple):
     """
 
     observations: list[Observation]
+    offered: Tensor
     seen: Tensor
     after: Tensor
     rewards: Tensor
@@ -61,29 +64,21 @@ class Kitchen(NamedTuple):
 
 
 def enumerate_world(world: Entertainment) -> Kitchen:
-    start = world.start(random.Random(0))
-    numbers, waiting = {start: 0}, [start]
-    moves: dict[tuple[int, int], tuple[int, float, bool]] = {}
-    states: list[EveningState] = [start]
-    while waiting:
-        state = waiting.pop()
-        for place, action in enumerate(world.observe(state).action_ids):
-            found = world.outcome(state, action)
-            if found.state not in numbers:
-                numbers[found.state] = len(states)
-                states.append(found.state)
-                if not found.terminated:
-                    waiting.append(found.state)
-            moves[numbers[state], place] = (numbers[found.state], found.reward, found.terminated)
+    states = reachable_states(world, start_state(world))
+    numbers = {state: number for number, state in enumerate(states)}
     shown = [world.observe(state) for state in states]
     kinds = list(dict.fromkeys(shown))
     width = max(len(observation.actions) for observation in kinds)
-    after = torch.zeros(len(states), width, dtype=torch.long)
+    after = torch.zeros(len(states), width, dtype=torch.long)  # behind an end: never read
     rewards, ends = torch.zeros(len(states), width), torch.zeros(len(states), width).bool()
-    for place, (number, reward, done) in moves.items():
-        after[place], rewards[place], ends[place] = number, reward, done
+    for number, state in enumerate(states):
+        for place, action in enumerate(shown[number].action_ids):
+            found = world.outcome(state, action)
+            after[number, place] = numbers.get(found.state, 0)
+            rewards[number, place], ends[number, place] = found.reward, found.terminated
     seen = torch.tensor([kinds.index(observation) for observation in shown])
-    return Kitchen(kinds, seen, after, rewards, ends)
+    offered = torch.tensor([[n < len(each.actions) for n in range(width)] for each in kinds])
+    return Kitchen(kinds, offered, seen, after, rewards, ends)
 
 
 def score(kitchen: Kitchen) -> tuple[dict[str, Tensor], Tensor]:
@@ -91,19 +86,16 @@ def score(kitchen: Kitchen) -> tuple[dict[str, Tensor], Tensor]:
     lora = LoraConfig(r=8, alpha=16, targets=("q_proj", "v_proj"), top_layers=4)
     policy = LanguagePolicy.from_pretrained("smollm2-135m-instruct", lora=lora)
     choices = [PromptBuilder().choice(observation) for observation in kitchen.observations]
-    scores = {"uniform": torch.full((len(choices), kitchen.after.shape[1]), FAR)}
-    for row, choice in enumerate(choices):
-        scores["uniform"][row, : len(choice.actions)] = 0.0
+    scores = {"uniform": torch.zeros(kitchen.offered.shape)}
     with torch.no_grad():
         for name in ("word", "token", "sum"):
-            found = policy.score_actions(choices, name)  # type: ignore[arg-type]
-            scores[name] = found.scores.masked_fill(~found.mask, FAR)
+            scores[name] = policy.score_actions(choices, name).scores  # type: ignore[arg-type]
         return scores, policy.base_features(choices).prompt_states.float()
 
 
 def paid_share(kitchen: Kitchen, scores: Tensor, max_steps: int) -> float:
     """Return the probability that an episode is paid within its steps."""
-    policy = scores.softmax(-1)[kitchen.seen]
+    policy = list_log_probs(scores, kitchen.offered).exp()[kitchen.seen]
     paid = torch.zeros(len(kitchen.seen))
     for _ in range(max_steps):
         paid = (policy * (kitchen.rewards + ~kitchen.ends * paid[kitchen.after])).sum(-1)
@@ -169,7 +161,7 @@ class Learner:
         self.returns: list[float] = []  # discounted, of finished episodes
 
     def log_probs(self) -> Tensor:
-        return (self.scores + self.table).log_softmax(-1)
+        return list_log_probs(self.scores + self.table, self.kitchen.offered)
 
     def values(self) -> Tensor:
         found: Tensor = self.critic(self.states).squeeze(-1)
@@ -243,7 +235,7 @@ class Learner:
                 clip_epsilon=0.2,
                 reduction="units",
             ).loss
-            entropy = -(every.exp() * every.clamp_min(-50)).sum(-1)[kinds].mean()
+            entropy = list_entropy(every, self.kitchen.offered)[kinds].mean()
             self._step(self.optimizer, loss - self.settings.entropy_coef * entropy)
 
     @staticmethod

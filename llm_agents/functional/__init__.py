@@ -83,7 +83,6 @@ from llm_agents.functional.preference import (
 from llm_agents.functional.ratio_band import (
     BandLoss,
     band_surrogate_loss,
-    floored_normalization,
     uniform_divergence,
 )
 from llm_agents.functional.response_rewards import (
@@ -158,7 +157,6 @@ __all__ = [
     "count_decay",
     "dpo_loss",
     "explained_variance",
-    "floored_normalization",
     "gae",
     "gather_log_probs",
     "intrinsic_rewards",

@@ -285,7 +285,8 @@ def normalize_advantages(
     References:
         TWOSOME (arXiv 2401.14151), as released: each micro-batch of actions, unbiased. POAD (arXiv
         2405.15821), as released: each minibatch's tokens, not unbiased. Differs: POAD's release
-        takes an advantage of exactly 0 for a missing one.
+        takes an advantage of exactly 0 for a missing one. Motif (arXiv 2310.00166), as released:
+        unbiased, floor 0.001.
     """
     check_mask("mask", mask, advantages, "advantages")
     if int(mask.sum()) < 2:

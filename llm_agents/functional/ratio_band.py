@@ -80,38 +80,6 @@ def band_surrogate_loss(
     )
 
 
-def floored_normalization(advantages: Tensor, *, floor: float) -> Tensor:
-    """Shift and scale a minibatch's advantages; small deviations are not blown up.
-
-        (A − mean) / max(floor, std),   std unbiased
-
-    Args:
-        advantages: Any shape, at least two; without gradient.
-        floor: > 0.
-
-    Returns:
-        Same shape.
-
-    Raises:
-        ValueError: There are fewer than two, or the floor is not positive.
-
-    Example:
-        >>> import torch
-        >>> floored_normalization(torch.tensor([0.0, 2.0, 4.0]), floor=0.001)
-        tensor([-1.,  0.,  1.])
-
-    References:
-        Motif (arXiv 2310.00166), as released: floor 0.001.
-    """
-    if advantages.numel() < 2 or not floor > 0:
-        raise ValueError(
-            f"expected at least 2 advantages and a `floor` above 0, got {advantages.numel()} and "
-            f"{floor}"
-        )
-    found = full_precision(advantages.detach())
-    return (found - found.mean()) / found.std().clamp(min=floor)
-
-
 def uniform_divergence(log_probs: Tensor) -> Tensor:
     """Compute how far distributions are from the uniform one, symmetrically.
 

@@ -145,10 +145,12 @@ class GLAM(OnlinePPO):
         if pretrained != "all":
             forget_pretraining(policy, keep_embeddings=pretrained == "embeddings", seed=init_seed)
         widths, size = tuple(critic_widths), policy.hidden_size
-        self.critic = StateMLP(size, 1, widths)  # type: ignore[assignment]  # called alike
-        self._start_critic()
         self.action_head = None if action_head is None else StateMLP(size, action_head, widths)
         self.save_settings(critic=critic, critic_widths=widths, **self._options())
+
+    def new_critic(self, widths: tuple[int, ...]) -> StateMLP:
+        """Return the release's network, which lets gradients through to the model."""
+        return StateMLP(self.policy.hidden_size, 1, widths)
 
     def _check(self, action_head: int | None) -> None:
         """Refuse settings that contradict each other."""
@@ -321,4 +323,4 @@ class GLAM(OnlinePPO):
             if name == ACTION_HEAD:
                 self.action_head = own
             else:
-                self.critic = own  # type: ignore[assignment]  # called alike
+                self.critic = own

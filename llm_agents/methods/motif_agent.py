@@ -33,10 +33,13 @@ from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.functional.gae import gae
-from llm_agents.functional.policy_gradient import explained_variance, value_loss
+from llm_agents.functional.policy_gradient import (
+    explained_variance,
+    normalize_advantages,
+    value_loss,
+)
 from llm_agents.functional.ratio_band import (
     band_surrogate_loss,
-    floored_normalization,
     uniform_divergence,
 )
 from llm_agents.functional.shaping import mixed_rewards
@@ -188,13 +191,16 @@ class MotifAgent(LightningModule):
         taken = log_probs.gather(-1, batch.actions.unsqueeze(-1))[..., 0]
         ratio = (taken - batch.log_probs).clamp(-20, 20).exp()
         targets, advantages = self._assigned(batch, found.values, ratio)
+        everywhere = torch.ones_like(found.values, dtype=torch.bool)
+        normalized = normalize_advantages(
+            advantages, everywhere, unbiased=True, epsilon=0.0, floor=config.advantage_floor
+        )
         surrogate = band_surrogate_loss(
             importance_ratio=ratio.flatten(),
-            advantages=floored_normalization(advantages, floor=config.advantage_floor).flatten(),
+            advantages=normalized.flatten(),
             clip_epsilon=config.clip_epsilon,
             bounds=config.ratio_bounds,
         )
-        everywhere = torch.ones_like(found.values, dtype=torch.bool)
         critic = value_loss(
             values=found.values,
             old_values=batch.values,

@@ -70,6 +70,7 @@ from llm_agents.policies.action_types import ActionScores
 from llm_agents.policies.backbone import build_optimizer, is_adapted
 from llm_agents.policies.heads import save_head
 from llm_agents.policies.modes import evaluation
+from llm_agents.policies.state_mlp import StateMLP
 from llm_agents.policies.state_value import StateValueHead
 from llm_agents.policies.trained import expect_trained, trained_parameters
 from llm_agents.types import Choice, Decisions, Rollout
@@ -116,20 +117,16 @@ class OnlinePPO(LightningModule):
         self.policy = policy
         self.normalization = normalization
         self.ppo = ppo or self.default_ppo()
-        self.critic = StateValueHead(policy.hidden_size, tuple(critic_widths))
-        self._start_critic()
+        self.critic = self.new_critic(tuple(critic_widths))
+        if self.ppo.critic_init == "zero":
+            for parameter in self.critic.layers[-1].parameters():
+                torch.nn.init.zeros_(parameter)
         self.outcome: dict[str, float | int | str] = {}
         self._shuffle = torch.Generator()
         self._plugin: Precision | None = None  # of the trainer, in a process that has none
         self._means = StepMeans()
         self._num_frames = self._policy_steps = self._refused_steps = 0
         self._computed: dict[str, Any] | None = None  # by the run that this one goes on with
-
-    def _start_critic(self) -> None:
-        """Let the critic's first values be 0 where `ppo.critic_init` asks for it."""
-        if self.ppo.critic_init == "zero":
-            for parameter in self.critic.layers[-1].parameters():
-                torch.nn.init.zeros_(parameter)
 
     # --- what a method fills in -----------------------------------------------------------------
 
@@ -144,6 +141,10 @@ class OnlinePPO(LightningModule):
     def assign(self, rollout: Rollout) -> Advantages:
         """Return ``[T, E, L]`` advantages and returns."""
         raise NotImplementedError
+
+    def new_critic(self, widths: tuple[int, ...]) -> StateValueHead | StateMLP:
+        """Return the network of the values, as PyTorch draws it; its last layer is linear."""
+        return StateValueHead(self.policy.hidden_size, widths)
 
     def description(self) -> dict[str, Any]:
         """Return the constructor's plain arguments that acting depends on."""

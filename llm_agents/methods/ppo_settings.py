@@ -104,6 +104,11 @@ class PPOConfig:
         if self.critic_init not in ("random", "zero"):
             raise UserError(f"expected `ppo.critic_init` random or zero, got {self.critic_init!r}")
         expect_range(self, "ppo", "above 0 and below 1", "clip_epsilon")
+        if self.advantage_floor > 0 and self.normalize_advantages == "none":
+            raise UserError(
+                "`ppo.advantage_floor` is of normalized advantages, and `ppo.normalize_advantages: "
+                "none` normalizes none: leave one of them out"
+            )
         if self.order == "interleaved" and self.critic_minibatches is not None:
             raise UserError(
                 "`ppo.critic_minibatches` belongs to `ppo.order: phases`: interleaved steps take "

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from llm_agents.functional.ratio_band import floored_normalization
+from llm_agents.functional.policy_gradient import normalize_advantages
 from llm_agents.functional.vtrace import RolloutEnd, VTrace, vtrace
 
 NO = [False, False, False]
@@ -89,7 +89,9 @@ def test_a_limit_at_the_last_step_is_bootstrapped_as_released_too() -> None:
 
 
 def test_normalized_advantages_of_the_released_case() -> None:
-    found = floored_normalization(of_three(NO).advantages, floor=1e-3)
+    advantages = of_three(NO).advantages
+    whole = torch.ones_like(advantages, dtype=torch.bool)
+    found = normalize_advantages(advantages, whole, unbiased=True, epsilon=0.0, floor=1e-3)
     torch.testing.assert_close(found, column(1.015977, -0.032760, -0.983218), rtol=0, atol=1e-6)
 
 

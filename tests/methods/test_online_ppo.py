@@ -136,6 +136,23 @@ def test_values_start_in_one_of_two_ways() -> None:
         PPOConfig(critic_init="zeros")  # type: ignore[arg-type]
 
 
+def test_a_floor_without_normalization_is_refused() -> None:
+    with pytest.raises(UserError, match=r"`ppo.advantage_floor` is of normalized advantages"):
+        PPOConfig(advantage_floor=0.1, normalize_advantages="none")
+    assert GLAMConfig(advantage_floor=0.1, normalize_advantages="rollout").advantage_floor == 0.1
+
+
+def test_the_floor_reaches_the_advantages_that_are_trained_on(make_policy: MakePolicy) -> None:
+    """A deviation far below the floor of 10: divided by 10 instead."""
+    plain, floored = agent(make_policy), agent(make_policy, advantage_floor=10.0)
+    rollout = one_rollout(plain)
+    raw = plain.assign(rollout).advantages
+    expected = (raw - raw[rollout.mask].mean()).flatten() / 10
+    assert raw.std() < 5
+    torch.testing.assert_close(floored.samples(rollout).advantages.flatten(), expected)
+    assert plain.samples(rollout).advantages.std() == pytest.approx(1, abs=0.01)
+
+
 # --- whose parameters a step changes
 
 

@@ -16,9 +16,7 @@ import yaml
 from llm_agents import load_pretrained, play_pretrained
 from llm_agents.cli import main
 from llm_agents.errors import UserError
-from llm_agents.evaluation import (
-    read_any_results,
-)
+from llm_agents.evaluation import read_any_results
 from llm_agents.methods import DRRN, POAD, SymbolicPPO
 from llm_agents.training import keeping
 from llm_agents.training.keeping import add_entry
