@@ -200,6 +200,8 @@ def test_an_entry_names_its_reward_as_the_zoo_does(
     recipe = yaml.safe_load(Path("checkpoints/player/recipe.yaml").read_text())
     reward = recipe["data"]["init_args"]["reward"]
     assert reward["init_args"]["path"] == "checkpoints/toy"
+    page = Path("checkpoints/player/replay.html").read_text()
+    assert "<title>MotifAgent in NetHackScore-v1</title>" in page
     shutil.rmtree("runs")
     shutil.rmtree(nethack_folder.parent)
     for words in (["player"], ["random", "--env", "NetHackScore-v1", "--reward", "toy"]):
