@@ -64,6 +64,18 @@ def test_a_second_process_is_refused_until_the_first_is_gone(
     assert not Path("out", LOCK_FILE).exists()
 
 
+def test_a_training_is_refused_alike(
+    other: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is loaded, and with nothing written."""
+    del other
+    recipes = Path(__file__).resolve().parents[2] / "recipes"
+    words = ["run", str(recipes / "nll_hha.yaml"), "--run.folder", "out", "--resume", "auto"]
+    assert main([*words, "--overlay", str(recipes / "overlays" / "tiny.yaml")]) == 2
+    assert "is at work in out" in capsys.readouterr().err
+    assert [path.name for path in Path("out").iterdir()] == [LOCK_FILE]
+
+
 def test_a_killed_process_leaves_a_folder_that_is_no_run(
     other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
