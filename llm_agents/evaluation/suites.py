@@ -255,9 +255,8 @@ def _cell(score: SuiteScore | None) -> str:
         for end in (score.success.low, score.success.high)
     )
     text = f"{100 * score.success.mean:.0f}% [{low:.0f}, {high:.0f}]"
-    if score.num_runs > 1:
-        half = "n/a" if score.half_width is None else f"{100 * score.half_width:.0f}"
-        text += f" ±{half}"
+    if score.half_width is not None:  # of several runs
+        text += f" ±{100 * score.half_width:.0f}"
     return text if score.change is None else f"{text} ({100 * score.change:+.0f}%)"
 
 

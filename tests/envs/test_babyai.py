@@ -160,8 +160,10 @@ def test_success_on_the_last_step_is_a_success() -> None:  # T7
     bot, step = Bot(), None
     while step is None or step.episode is None:
         step = world.step(bot(world))
+    assert step.episode.discounted_return == pytest.approx(0.1, abs=1e-12)
     assert step.reward == pytest.approx(2.0, abs=1e-12)
     assert (step.terminated, step.truncated, step.episode.success) == (True, False, True)
+    assert step.observation.actions == ()  # nothing follows that could have a value
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,18 @@ def test_a_limit_may_be_an_end_as_in_the_release() -> None:
     assert step.episode is not None
     assert not step.episode.success  # R14: an end may be a failure
     assert step.observation.actions == ()
+
+
+@pytest.mark.parametrize(("seed", "success"), [(2, True), (7, False)])
+def test_an_end_before_the_limit_may_be_a_failure_too(seed: int, success: bool) -> None:
+    """Opening the second of two doors first ends the episode, and earns nothing."""
+    world, bot, step = BabyAIText("OpenDoorsOrderN2Debug"), Bot(), None
+    world.reset(seed)
+    while step is None or step.episode is None:
+        step = world.step(bot(world))
+    assert (step.terminated, step.truncated) == (True, False)
+    assert step.episode.num_decisions < world.engine.max_steps
+    assert (step.reward > 0, step.episode.success) == (success, success)
 
 
 def test_more_than_six_actions_do_nothing() -> None:  # T19
@@ -324,6 +338,14 @@ def test_a_seed_begins_anew() -> None:
     assert world.num_episodes == 1
 
 
+@pytest.mark.parametrize("level", ["MixedTrainLocal", "Synth"])
+def test_a_seeds_world_is_the_same_whatever_was_played_before(level: str) -> None:
+    used = BabyAIText(level)
+    shown = [used.reset(seed) for seed in range(25)]
+    assert shown == [BabyAIText(level).reset(seed) for seed in range(25)]
+    assert len({each.goal for each in shown}) > 15
+
+
 def test_french_is_another_language_of_the_same_world() -> None:
     english, french = BabyAIText(), make_world("babyai-go-to-local-french")
     for seed in range(5):
@@ -403,8 +425,10 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"call \.reset"):
         world.state_dict()
     world.reset(0)
-    with pytest.raises(ValueError, match="no action at 6: 6 are offered"):
-        world.step(6)
+    for index in (-1, 6):
+        with pytest.raises(ValueError, match=f"no action at {index}: 6 are offered"):
+            world.step(index)
+    assert world.engine.step_count == 0
     with pytest.raises(ValueError, match="expected a state of `babyai-go-to-local`"):
         world.load_state_dict({"world": "toy-lamp"})
 

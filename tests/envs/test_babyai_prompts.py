@@ -63,14 +63,15 @@ def test_numbers_begin_anew_with_the_oldest_observation() -> None:  # T13
 
 def test_an_episode_begins_with_its_own_observation_alone() -> None:  # T10, T14
     world = PromptedWorld(BabyAIText(max_steps=3), BabyAIPrompt(), seed=0)
-    first = world.reset().prompt
-    for index in (3, 3, 3):
-        world.step(index)
-    second = world.reset().prompt
-    for prompt, mission in ((first, "go to the green ball"), (second, world.world.mission)):  # type: ignore[attr-defined]
+    for number in range(2):
+        prompt = world.reset().prompt
+        mission, said = world.world.mission, world.world.descriptions()  # type: ignore[attr-defined]
+        assert (mission == "go to the green ball") is (number == 0)
+        assert f"Goal of the agent: {mission} \n Observation 0: {', '.join(said)}, \n" in prompt
         assert prompt.count("Observation") == 1
-        assert "Observation 1" not in prompt
-        assert f"Goal of the agent: {mission} \n" in prompt
+        for index in (3, 3, 3):
+            last, _ = world.step(index)
+        assert last.prompt.count("Observation") == 3
 
 
 def test_one_observation_and_no_action() -> None:

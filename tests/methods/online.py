@@ -153,6 +153,12 @@ def fit(module: OnlinePPO, rollouts: Rollouts, folder: Path, **options: Any) -> 
     return metrics
 
 
+def gradient_norm_of(module: torch.nn.Module) -> float:
+    """Return the norm of all gradients that a module has."""
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(gradients))
+
+
 def some_samples(advantages: list[float], mask: Tensor | None = None) -> Samples:
     """Return samples of which only the advantages matter."""
     count = len(advantages)

@@ -141,10 +141,13 @@ def test_a_saved_agent_acts_alike(make_policy: MakePolicy, tmp_path: Path) -> No
     assert torch.equal(again.state_values(BATCH.choices), torch.zeros(3))
 
 
-def test_a_cloned_adapter_is_where_ppo_begins(make_policy: MakePolicy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_a_cloned_adapter_is_where_ppo_begins(
+    make_policy: MakePolicy, tmp_path: Path, family: str
+) -> None:
     from llm_agents.methods import GLAM
 
-    module = agent(make_policy)
+    module = agent(make_policy, family)
     fit(module, 3, tmp_path / "run")
     module.save_pretrained(tmp_path / "agent")
     policy = LanguagePolicy.from_pretrained(module.policy.base, adapter=str(tmp_path / "agent"))

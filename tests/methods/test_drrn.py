@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from llm_agents.envs.toy import Chest, Clock, Lamp
 from llm_agents.errors import UserError
@@ -15,7 +16,7 @@ from llm_agents.methods.replay import Situation, Transition
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.rollouts import TextRollouts
 from llm_agents.types import Choice
-from tests.methods.online import Metrics, Rollouts, trainer
+from tests.methods.online import Metrics, Rollouts, gradient_norm_of, trainer
 
 CHOICES = [Choice("You see a wall", ("turn left", "go on")), Choice("A ball", ("wait",))]
 
@@ -158,8 +159,16 @@ def test_nothing_is_learnt_before_there_is_enough(tmp_path: Path) -> None:
 
 def test_the_gradient_is_bounded(tmp_path: Path) -> None:
     module = agent(max_grad_norm=1e-3, batch_size=4)
+    seen: list[float] = []
+
+    def spy(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        seen.append(gradient_norm_of(module))
+
+    handle = register_optimizer_step_pre_hook(spy)
     metrics = fit(module, Rollouts(module, [Clock(penalty=9.0)], 8, 1), tmp_path)
-    assert metrics.rows[0]["train/grad_norm"] > 1e-3, "from before"
+    handle.remove()
+    assert seen == pytest.approx([1e-3], rel=1e-3)
+    assert metrics.rows[0]["train/grad_norm"] > 2e-3, "from before"
 
 
 # --- files

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from llm_agents.envs.toy import Chest, Clock, Lamp
@@ -232,6 +232,16 @@ def test_the_model_learns_from_the_values_only_where_they_are_joint(
         assert (max(norms) > 1e-6) is learns
 
 
+def test_advantages_stay_as_they_are_unless_asked(make_policy: MakePolicy) -> None:
+    plain = agent(make_policy)
+    rollout = one_rollout(plain)
+    raw = plain.assign(rollout).advantages
+    assert abs(float(raw.std()) - 1) > 0.1
+    assert torch.equal(plain.samples(rollout).advantages, raw.flatten(0, 1))
+    asked = agent(make_policy, normalize_advantages="rollout").samples(rollout).advantages
+    close(asked, ((raw - raw.mean()) / raw.std()).flatten(0, 1))
+
+
 def test_one_norm_bounds_all_gradients_of_a_joint_step(
     make_policy: MakePolicy, tmp_path: Path
 ) -> None:
@@ -280,18 +290,22 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("family", "full"),
+    ("family", "full", "pretrained"),
     [
-        ("llama", False),
-        ("t5", True),
-        pytest.param("llama", True, marks=SLOW),
-        pytest.param("t5", False, marks=SLOW),
+        ("llama", False, "all"),
+        ("t5", True, "all"),
+        ("t5", True, "embeddings"),
+        pytest.param("llama", True, "all", marks=SLOW),
+        pytest.param("t5", False, "all", marks=SLOW),
     ],
 )
 def test_ratios_begin_at_one(
-    make_policy: MakePolicy, tmp_path: Path, family: str, full: bool
+    make_policy: MakePolicy, tmp_path: Path, family: str, full: bool, pretrained: str
 ) -> None:
-    module = agent(make_policy, family, full=full, lr=1e-4, critic_lr=1e-4)
+    rates = {"lr": 1e-4, "critic_lr": 1e-4}
+    module = agent(make_policy, family, full=full, pretrained=pretrained, **rates)
+    dropouts = [m for m in module.policy.modules() if isinstance(m, nn.Dropout) and m.p > 0]
+    assert bool(dropouts) is (family == "t5" and full), "or else nothing is shown"
     metrics = fit(module, Rollouts(module, [Lamp(seed=e) for e in range(2)], 4, 2), tmp_path)
     for row in metrics.rows:
         assert row["train/first_ratio_error"] < 1e-4
@@ -317,6 +331,13 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=says):
         agent(make_policy, **options)
+
+
+def test_several_processes_that_train_are_refused(make_policy: MakePolicy, tmp_path: Path) -> None:
+    module = agent(make_policy)
+    module.trainer = trainer(tmp_path, devices=2, strategy="ddp")
+    with pytest.raises(UserError, match="GLAM trains in one process, the trainer has 2"):
+        module.setup("fit")
 
 
 def test_a_base_critic_may_be_warmed_up(make_policy: MakePolicy) -> None:

@@ -14,16 +14,21 @@ from llm_agents.methods.minibatches import passes, update_steps, weighted_passes
 from tests.methods.online import some_samples
 
 
-def test_each_epoch_goes_through_all_samples_once() -> None:
-    config = PPOConfig(num_epochs=3, num_minibatches=4, accumulate=2, order="phases")
-    steps = list(update_steps(31, config, torch.Generator().manual_seed(0)))
-    assert [s.network for s in steps] == 3 * (4 * ["critic"] + 4 * ["policy"])
-    for epoch in range(3):
-        for part in (steps[8 * epoch : 8 * epoch + 4], steps[8 * epoch + 4 : 8 * epoch + 8]):
-            rows = torch.cat([rows for step in part for rows in step.chunks])
-            assert sorted(rows.tolist()) == list(range(31))
-    sizes = [sum(map(len, step.chunks)) for step in steps]
-    assert max(sizes) - min(sizes) == 1
+@pytest.mark.parametrize(("samples", "minibatches", "chunks"), [(31, 4, 2), (20, 3, 3)])
+def test_each_epoch_goes_through_all_samples_once(
+    samples: int, minibatches: int, chunks: int
+) -> None:
+    sizes = {"num_minibatches": minibatches, "accumulate": chunks}
+    config = PPOConfig(num_epochs=3, **sizes, order="phases")
+    steps = list(update_steps(samples, config, torch.Generator().manual_seed(0)))
+    assert [s.network for s in steps] == 3 * (minibatches * ["critic"] + minibatches * ["policy"])
+    for first in range(0, len(steps), minibatches):
+        part = steps[first : first + minibatches]
+        assert all(len(s.chunks) == (chunks if s.network == "policy" else 1) for s in part)
+        rows = torch.cat([rows for step in part for rows in step.chunks])
+        assert sorted(rows.tolist()) == list(range(samples))
+    found = [sum(map(len, step.chunks)) for step in steps]
+    assert max(found) - min(found) == 1
 
 
 def test_the_minibatches_of_the_released_twosome() -> None:
@@ -103,3 +108,20 @@ def test_chunks_weigh_what_they_hold_or_all_alike() -> None:
     assert [w for _, w in weighted_passes(samples, chunks, config)] == [0.25, 0.75]
     config = replace(config, chunk_weights="equal")
     assert [w for _, w in weighted_passes(samples, chunks, config)] == [0.5, 0.5]
+
+
+def test_unequal_shares_of_a_minibatch_weigh_by_their_size() -> None:
+    """64 in three: 22, 21 and 21. Means of the three, averaged as equals, are another number."""
+    config = PPOConfig(num_epochs=1, num_minibatches=1, accumulate=3, normalize_advantages="none")
+    _, step = update_steps(64, config, torch.Generator().manual_seed(0))
+    assert [len(rows) for rows in step.chunks] == [22, 21, 21]
+    samples = some_samples([float(number**2) for number in range(64)])
+
+    def mean(config: PPOConfig) -> float:
+        parts = weighted_passes(samples, step.chunks, replace(config, choices_per_pass=5))
+        return sum(weight * float(part.advantages.mean()) for part, weight in parts)
+
+    assert mean(config) == pytest.approx(sum(n**2 for n in range(64)) / 64)
+    thirds = [float(samples.advantages[rows].mean()) / 3 for rows in step.chunks]
+    assert mean(replace(config, chunk_weights="equal")) == pytest.approx(sum(thirds))
+    assert abs(mean(config) - sum(thirds)) > 1

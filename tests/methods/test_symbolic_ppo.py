@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from llm_agents.errors import UserError
 from llm_agents.functional import gae
@@ -17,7 +18,7 @@ from llm_agents.rollouts import SymbolicRollouts
 from llm_agents.rollouts.collector import RolloutPlan
 from llm_agents.rollouts.symbolic import SymbolicCollector, SymbolicWorld
 from llm_agents.types import SymbolicRollout
-from tests.methods.online import Metrics, trainer
+from tests.methods.online import Metrics, gradient_norm_of, trainer
 from tests.rollouts.symbolic_worlds import Balls
 
 WORLD = "tests.rollouts.symbolic_worlds:Balls"
@@ -158,6 +159,20 @@ def test_a_later_epoch_begins_with_what_the_one_before_has_left(tmp_path: Path) 
     assert any(not torch.equal(began[row], fresh[row]) for row in range(4, 8))
 
 
+def test_the_gradient_is_bounded(tmp_path: Path) -> None:
+    module = agent(max_grad_norm=1e-3)
+    seen: list[float] = []
+
+    def spy(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        seen.append(gradient_norm_of(module))
+
+    handle = register_optimizer_step_pre_hook(spy)
+    metrics = fit(module, data(total_frames=32), tmp_path)
+    handle.remove()
+    assert seen == pytest.approx([1e-3] * 8, rel=1e-3), "4 epochs of 2 minibatches"
+    assert metrics.rows[0]["train/grad_norm"] > 2e-3, "from before"
+
+
 # --- files
 
 
@@ -171,7 +186,6 @@ def test_a_saved_agent_acts_alike_and_learns_no_words(tmp_path: Path) -> None:
     rollout = rollout_of(module, 2, 4)
     images, memory = rollout.images[0], rollout.memories[0]
     missions = ["go to the ball", "flee from a shadow"]
-    again.network.vocabulary.is_frozen = True
     found = again.act_on_images(images, missions, memory, torch.Generator().manual_seed(1))
     assert again.network.vocabulary.words == module.network.vocabulary.words
     assert "shadow" not in again.network.vocabulary.words

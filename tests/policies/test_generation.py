@@ -159,6 +159,26 @@ def test_the_response_ends_with_the_end_token_and_only_there(make_policy):
     assert policy.generate(PROMPTS, GREEDY) == ended  # the model may name end tokens too
 
 
+def test_nothing_after_the_end_token_is_scored(make_policy, make_batch):
+    """What greedy decoding would go on with, and padding, are no part of a response's log-prob."""
+    policy = never_ending(make_policy("gpt2", trainable=False))
+    full = policy.generate(PROMPTS, GREEDY)[2]
+    assert full[1] != full[0]
+    policy.text.end_id = full[1]
+    ended = policy.generate(PROMPTS, GREEDY)
+    assert ended[2] == full[:2]
+    assert max(map(len, ended)) > 2
+    with torch.no_grad():
+        found = policy.sequence_log_probs(
+            make_batch(policy, list(zip(PROMPTS, ended, strict=True)))
+        )
+        logits = policy.causal_model(input_ids=torch.tensor([PROMPTS[2] + full])).logits
+    places = torch.arange(len(full)) + len(PROMPTS[2]) - 1
+    each = logits[0].log_softmax(-1)[places, torch.tensor(full)]
+    torch.testing.assert_close(found[2], each[:2].sum(), atol=1e-4, rtol=0)
+    assert each[2:].sum() < -1  # what the sum would have in addition
+
+
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_nothing_of_a_stop_string_is_left(make_policy, family):
     policy = never_ending(make_policy(family, trainable=False))

@@ -92,8 +92,11 @@ def test_what_waits_together_is_scored_in_one_pass(make_policy: MakePolicy) -> N
     for thread in threads:
         thread.join()
     assert policy.memory_statistics().computed == 3, "each choice once, whoever asks"
+    with torch.no_grad():
+        expected = [policy.score_actions([choice], "sum").scores[0] for choice in CHOICES]
     for number in range(3):
-        torch.testing.assert_close(found[number][1], found[0][1])
+        torch.testing.assert_close(found[number][0], expected[number])
+        torch.testing.assert_close(found[number][1], expected[0])
 
 
 def test_generated_text_scores_as_it_was_drawn(make_policy: MakePolicy) -> None:
@@ -164,6 +167,15 @@ def test_several_policies_are_told_apart(make_policy: MakePolicy) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(acted[0], changed[0])
     assert not torch.allclose(acted[0], first[0])
+
+
+def test_servers_share_no_functions(make_policy: MakePolicy) -> None:
+    policy, given = make_policy("llama"), {"update": step}
+    for functions, own in ((given, ["update"]), (None, [])):
+        first = PolicyServer(policy, functions)
+        first.functions["head"] = step
+        assert list(PolicyServer(policy, functions).functions) == own
+    assert list(given) == ["update"]
 
 
 def test_a_head_of_ones_own_learns_alone(make_policy: MakePolicy) -> None:

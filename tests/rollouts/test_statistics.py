@@ -28,6 +28,17 @@ def test_means_are_over_the_window_and_the_count_over_the_run() -> None:
     )
 
 
+def test_episodes_that_were_not_played_do_not_count() -> None:
+    statistics = EpisodeStatistics(window=32)
+    for _ in range(5):
+        statistics.add([LONG, SHORT])
+    found = statistics.summary()
+    assert found["success_rate"] == 0.5, "of 10 episodes, where 5 of 32 would be 0.156"
+    assert found["length_mean"] == 7
+    statistics.add([])
+    assert statistics.summary() == found
+
+
 def test_a_saved_state_goes_on_alike() -> None:
     one, two = EpisodeStatistics(window=2), EpisodeStatistics(window=2)
     one.add([LONG, SHORT])
