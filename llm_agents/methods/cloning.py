@@ -146,6 +146,7 @@ class Cloning(LightningModule):
         expect_finite_choices(
             self, losses.loss, what="loss", step=self.global_step, choices=batch.choices
         )
+        self.log("loss", losses.loss.detach(), prog_bar=True, logger=False, batch_size=len(batch))
         self.log_dict(_named(losses, "train"), batch_size=len(batch))
         return losses.loss
 

@@ -6,6 +6,7 @@ budget, its numbers and its checkpoints count what it has seen of the worlds.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.pytorch.callbacks import Callback
@@ -77,7 +78,8 @@ class StepCounter(Callback):
         """Return how far the run will go."""
         if self._is_online or self._trainer is None:
             return self._budget
-        return self._trainer.max_steps if self._trainer.max_steps > 0 else None
+        expected = self._trainer.estimated_stepping_batches  # of epochs, where these are the limit
+        return int(expected) if 0 < expected < math.inf else None
 
     @property
     def unit(self) -> str:

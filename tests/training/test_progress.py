@@ -38,3 +38,29 @@ def test_a_terminal_sees_a_bar_with_loss_and_validation(
     assert re.search(r"loss \d", shown)
     assert re.search(r"val loss \d", shown)
     assert progress._bar is None  # the terminal was given back
+
+
+def test_a_run_of_epochs_knows_how_many_steps_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    from toy_method import BATCHES, ToyData, ToyMethod
+
+    counter = StepCounter()
+    progress = RunProgress(5, counter, Console(file=io.StringIO()))
+    with caplog.at_level("INFO", logger="llm_agents.training.progress"):
+        Trainer(
+            max_epochs=2,
+            accumulate_grad_batches=8,
+            callbacks=[counter, progress],
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+        ).fit(ToyMethod(), datamodule=ToyData())
+    total = 2 * BATCHES // 8
+    assert counter.total == counter.step == total
+    told = [line.split(" · ")[0] for line in caplog.messages]
+    lines = [line for line in told if re.fullmatch(r"step \d+/\d+", line)]
+    assert lines == [f"step {step}/{total}" for step in (1, 5, total)]
