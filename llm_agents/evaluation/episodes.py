@@ -18,6 +18,7 @@ from llm_agents.evaluation.results import (
     read_object,
     write_object,
 )
+from llm_agents.evaluation.unfinished import UnfinishedEpisodes
 from llm_agents.types import Agent, Episode
 
 TRAINED, ZERO_SHOT, RANDOM, BOT = "trained", "zero-shot", "random", "bot"
@@ -137,6 +138,7 @@ def evaluate_agent(
     seed: int = 0,
     bootstrap: BootstrapConfig | None = None,
     details: Mapping[str, Any] | None = None,
+    unfinished: UnfinishedEpisodes | None = None,
 ) -> EpisodeResults:
     """Let each agent play each world.
 
@@ -148,6 +150,7 @@ def evaluate_agent(
         seed: Seed of the draws; every agent and world gets the same ones.
         bootstrap: How intervals are computed.
         details: Kept in the results as they are.
+        unfinished: Keeps what has been played, which is not played again; nothing is kept if None.
 
     Returns:
         Numbers of each agent in each world, and every episode.
@@ -162,10 +165,14 @@ def evaluate_agent(
     results, played = [], []
     for world in worlds:
         for who, agent in agents.items():
-            start = time.perf_counter()
-            generator = torch.Generator().manual_seed(seed)
-            episodes = world.play(agent, num_episodes, generator)
-            seconds = time.perf_counter() - start
+            known = None if unfinished is None else unfinished.find(world.name, who)
+            if known is None:
+                start = time.perf_counter()
+                generator = torch.Generator().manual_seed(seed)
+                known = world.play(agent, num_episodes, generator), time.perf_counter() - start
+                if unfinished is not None:
+                    unfinished.keep(world.name, who, *known)
+            episodes, seconds = known
             results.append(summarize_episodes(world, who, episodes, bootstrap, seconds=seconds))
             played += [PlayedEpisode(world.name, who, episode) for episode in episodes]
     return EpisodeResults(

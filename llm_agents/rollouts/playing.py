@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -33,6 +33,8 @@ def play(
     num_episodes: int,
     generator: torch.Generator,
     prompt: PromptBuilder | None = None,
+    *,
+    advance: Callable[[int], None] | None = None,
 ) -> list[Episode]:
     """Return `num_episodes` finished episodes, each world's share fixed before the first step.
 
@@ -45,6 +47,7 @@ def play(
         num_episodes: At least 1.
         generator: Source of the agent's draws.
         prompt: How observations become prompts; None is the builder's own default.
+        advance: Told of each episode that has ended.
 
     Returns:
         The episodes, world by world, those of a world in order.
@@ -65,6 +68,8 @@ def play(
             if step.episode is None:
                 continue
             played[e].append(step.episode)
+            if advance is not None:
+                advance(1)
             left[e] -= 1
             if left[e]:
                 shown[e] = prompted[e].reset()

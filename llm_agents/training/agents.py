@@ -41,6 +41,7 @@ from llm_agents.training.playing import (
     WorldData,
     agent_details,
     evaluate_in_worlds,
+    unfinished_episodes,
     worlds_to_play,
 )
 from llm_agents.training.settings import EvaluationConfig
@@ -159,15 +160,19 @@ def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults
         config = replace(config, episodes=request.episodes)
     if request.worlds:
         config = replace(config, worlds=())
+    worlds = worlds_to_play(home, config, request.worlds)
+    unfinished = unfinished_episodes(request.out, player.agent, worlds, config, player.details)
     results = evaluate_in_worlds(
         player.agent,
-        worlds_to_play(home, config, request.worlds),
+        worlds,
         config,
         name=request.name,
         details=player.details,
         label=player.label,
+        unfinished=unfinished,
     )
     write_results(request.out, results)
+    unfinished.discard()
     print_table(results)
     return results
 

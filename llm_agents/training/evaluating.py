@@ -39,6 +39,7 @@ from llm_agents.training.playing import (
     evaluate_in_worlds,
     plays_worlds,
     put_on,
+    unfinished_episodes,
     worlds_to_play,
 )
 from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack, nethack_details
@@ -149,11 +150,15 @@ def _evaluate_agent(agent: LoadedAgent, data: WorldData, cli: RecipeCLI, run: Ru
     put_on(agent, cli.trainer.strategy.root_device)
     details = {**agent_details(agent, home), "training_seed": data.seed}
     worlds = worlds_to_play(home, config)
-    results = evaluate_in_worlds(agent, worlds, config, name=details["method"], details=details)
+    unfinished = unfinished_episodes(run.path, agent, worlds, config, details)
+    results = evaluate_in_worlds(
+        agent, worlds, config, name=details["method"], details=details, unfinished=unfinished
+    )
     if config.pictures:
         for picture in draw_run(agent, home, results, run.path):
             _keep_picture(picture, run)
     _keep_and_show(results, run)
+    unfinished.discard()
 
 
 def _evaluate_games(

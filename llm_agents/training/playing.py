@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
+from torch import nn
 
 from llm_agents.data import CloningData
 from llm_agents.envs import TextEnv
@@ -23,6 +27,8 @@ from llm_agents.evaluation import (
 )
 from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
+from llm_agents.evaluation.unfinished import UnfinishedEpisodes
+from llm_agents.job_progress import job_progress
 from llm_agents.methods import Cloning, LoadedAgent
 from llm_agents.methods.names import method_name
 from llm_agents.methods.online_ppo import OnlinePPO
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+_ADDED = re.compile(r"\.(lora_|modules_to_save)")  # what peft puts beside a base's weights
 
 WorldData = TextRollouts | CloningData
 """What says in which worlds an agent is at home."""
@@ -94,7 +102,8 @@ def play_fresh(
         return agent.play_worlds(worlds, num_episodes)
     if isinstance(agent, SymbolicAgent):
         return play_symbolic(agent, worlds, num_episodes, generator)
-    return play(agent, worlds, num_episodes, generator, home.prompt)
+    with job_progress(f"{name}: episodes played", num_episodes) as advance:
+        return play(agent, worlds, num_episodes, generator, home.prompt, advance=advance)
 
 
 def worlds_to_play(
@@ -130,6 +139,7 @@ def evaluate_in_worlds(
     name: str,
     details: Mapping[str, Any],
     label: str = TRAINED,
+    unfinished: UnfinishedEpisodes | None = None,
 ) -> EpisodeResults:
     """Let an agent and those it is compared with play.
 
@@ -140,6 +150,7 @@ def evaluate_in_worlds(
         name: What is evaluated, for tables.
         details: Kept in the results.
         label: What the one is called in the results: a bare model is its own zero-shot baseline.
+        unfinished: See `evaluate_agent`.
     """
     player = cast(Agent, agent)  # one that sees images, or a bot, is played as such
     agents: dict[str, Agent] = {label: player}
@@ -159,7 +170,40 @@ def evaluate_in_worlds(
         seed=config.seed,
         bootstrap=config.bootstrap,
         details=details,
+        unfinished=unfinished,
     )
+
+
+def unfinished_episodes(
+    folder: Path,
+    agent: object,
+    worlds: Sequence[World],
+    config: EvaluationConfig,
+    details: Mapping[str, Any],
+) -> UnfinishedEpisodes:
+    """Return what a folder keeps of the evaluation of this agent, with these weights."""
+    identity = {
+        "weights": _trained_digest(agent) if isinstance(agent, nn.Module) else None,
+        "worlds": [world.name for world in worlds],
+        "config": asdict(config),
+        "details": details,
+    }
+    return UnfinishedEpisodes(folder, identity)
+
+
+def _trained_digest(agent: nn.Module) -> str:
+    """Return a digest of what was trained: all weights, or those beside an adapter's base."""
+    digest = hashlib.sha256()
+    policy = getattr(agent, "policy", None)
+    has_adapter = policy is not None and is_adapted(policy.model)
+    for name, value in sorted(agent.state_dict().items()):
+        if has_adapter and name.startswith("policy.model.") and not _ADDED.search(name):
+            continue
+        digest.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            flat = value.detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def has_frozen_base(agent: object) -> TypeGuard[OnlinePPO | Cloning]:

@@ -40,7 +40,12 @@ from llm_agents.evaluation.suites import (
 from llm_agents.rollouts.symbolic import SymbolicAgent
 from llm_agents.training.agents import AgentRequest, home_of, named_player
 from llm_agents.training.building import instantiate
-from llm_agents.training.playing import TrainingWorlds, evaluate_in_worlds, play_fresh
+from llm_agents.training.playing import (
+    TrainingWorlds,
+    evaluate_in_worlds,
+    play_fresh,
+    unfinished_episodes,
+)
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import Agent, Episode
 from llm_agents.whole_files import write_text
@@ -96,6 +101,9 @@ def evaluate_suite_named(request: SuiteRequest) -> EpisodeResults:
     elif not isinstance(home.prompt, BabyAIPrompt):
         tests = [test for test in tests if test.modification not in LABEL_TESTS]
     worlds = [world for test in tests for world in worlds_of(test, home, config)]
+    unfinished = unfinished_episodes(
+        request.folder, player.agent, worlds, config, {**player.details, "name": asked.name}
+    )
     played = evaluate_in_worlds(
         player.agent,
         worlds,
@@ -108,12 +116,14 @@ def evaluate_suite_named(request: SuiteRequest) -> EpisodeResults:
             "tests": {test.name: _described(test, home) for test in tests},
         },
         label=player.label,
+        unfinished=unfinished,
     )
     results = joined(played)
     groups = {asked.name: [results]}
     write_results(request.folder, results)
     write_text(request.folder / TABLE_FILE, suite_markdown(groups))
     plot_suite(groups, request.folder / PICTURE_FILE, title=f"{asked.name}: {request.suite}")
+    unfinished.discard()
     Console().print(suite_table(groups, title=f"{asked.name}: {request.suite}"))
     return results
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("minigrid")
 
@@ -19,9 +21,13 @@ from llm_agents.evaluation import RandomAgent, read_episode_results
 from llm_agents.evaluation.baselines import BotAgent
 from llm_agents.evaluation.episodes import TRAINED
 from llm_agents.evaluation.suites import GENERALISATION, NO_CHANGE, SuiteTest
-from llm_agents.training.playing import TrainingWorlds
+from llm_agents.evaluation.unfinished import FILE
+from llm_agents.policies import LoraConfig
+from llm_agents.training import suites
+from llm_agents.training.playing import TrainingWorlds, unfinished_episodes
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.training.suites import _places, worlds_of
+from llm_agents.types import Episode
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = """
@@ -157,6 +163,55 @@ def test_a_trained_agent_takes_the_suite(
     both = ["glam=out/generalisation", "glam=out/generalisation"]
     assert main(["plot", *both, "--out", "bars.png"]) == 0
     assert "±0" in Path("bars.md").read_text()
+
+
+def test_a_suite_that_is_killed_goes_on_with_the_tests_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("glam.yaml").write_text(RECIPE)
+    assert main(["run", "glam.yaml", "--run.folder", "out"]) == 0
+    tests = ("no change", "unseen nouns", "synonym actions")
+    words = ["--suite", "generalisation", *(w for name in tests for w in ("--test", name))]
+    assert main(["evaluate", "out", *words, "--out", "whole"]) == 0
+    played: list[str] = []
+    fresh = suites.play_fresh
+
+    def dies_at_the_third(place: TrainingWorlds, name: str, *rest: Any) -> list[Episode]:
+        played.append(name)
+        if len(played) == 3:
+            raise KeyboardInterrupt
+        return fresh(place, name, *rest)
+
+    monkeypatch.setattr(suites, "play_fresh", dies_at_the_third)
+    with contextlib.suppress(KeyboardInterrupt):
+        main(["evaluate", "out", *words])
+    assert len(played) == 3
+    assert not Path("out/generalisation/results.json").exists()
+    assert main(["evaluate", "out", *words]) == 0
+    assert len(played) == 3 + 3 * 2 - 2  # two agents take three tests, two of these were there
+    whole = read_episode_results("whole/generalisation")
+    assert read_episode_results("out/generalisation").episodes == whole.episodes
+    assert not Path("out/generalisation", FILE).exists()
+
+
+def test_an_evaluation_is_another_where_weights_are(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy("llama", lora=LoraConfig(r=2, alpha=4), weights=0.1)
+    agent = nn.Module()
+    agent.policy = policy
+    agent.head = nn.Linear(2, 1)
+    given = (tmp_path, agent, [], EvaluationConfig(), {"task": "w"})
+    unfinished_episodes(*given).keep("w", TRAINED, [], 1.0)
+    assert unfinished_episodes(*given).find("w", TRAINED) is not None
+    parts = dict(agent.named_parameters())
+    of_the_adapter = next(name for name in parts if "lora_B" in name)
+    for name in (of_the_adapter, "head.bias"):
+        with torch.no_grad():
+            parts[name] += 1
+        assert unfinished_episodes(*given).find("w", TRAINED) is None
+        with torch.no_grad():
+            parts[name] -= 1
+    assert unfinished_episodes(*given[:4], {"task": "v"}).find("w", TRAINED) is None
 
 
 def test_bot_and_chance_are_evaluated_by_the_same_command(
