@@ -53,6 +53,11 @@ class AgentRun:
         seconds = known.get("training_seconds")
         return None if seconds is None else round(seconds / 60, 2)
 
+    def commit(self) -> str | None:
+        """Return the commit of the code that trained it; None where that was not known."""
+        known = json.loads((self.folder / "versions.json").read_text(encoding="utf8"))
+        return None if known.get("uncommitted_changes") else known.get("commit")
+
     def worlds(self) -> dict[str, dict[str, Any]]:
         """Return what evaluation found, by agent and world."""
         found = json.loads((self.folder / "results.json").read_text(encoding="utf8"))

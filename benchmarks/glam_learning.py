@@ -37,6 +37,19 @@ RECIPES = {
     "drrn": "drrn_babyai_go_to_local",
     "symbolic": "symbolic_ppo_babyai_go_to_red_ball",
 }
+# Without distractors fewer layers and larger batches do; a clone is refined in smaller steps.
+_FEW_LAYERS: Mapping[str, object] = {"model.policy.lora.top_layers": 8}
+SETTINGS: Mapping[tuple[str, str], Mapping[str, object]] = {
+    (EASY, "ppo"): _FEW_LAYERS,
+    (EASY, "cloned"): {**_FEW_LAYERS, "data.batch_size": 16},
+    (EASY, "cloned_ppo"): _FEW_LAYERS,
+    ("babyai-go-to-red-ball", "cloned_ppo"): {
+        "data.num_steps": 16,
+        "model.ppo.num_epochs": 2,
+        "model.ppo.num_minibatches": 2,
+        "model.ppo.critic_init": "zero",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class Run(AgentRun):
     Args:
         agent: What learns.
         world: Where.
-        frames: Steps of the world that those see who learn from rewards.
+        frames: Steps of the world that it sees, if it learns from rewards.
         demonstrations: Steps of the bot that a clone reads.
     """
 
@@ -62,6 +75,9 @@ class Run(AgentRun):
     def train(self, overrides: Sequence[str]) -> None:
         """Run it with what it needs, or go on with it, unless it has finished."""
         changes: dict[str, object] = {"data.world": self.world}
+        changes |= SETTINGS.get((self.world, self.agent), {})
+        if self.seed > 1:  # chance and the base play the same episodes whatever the seed
+            changes["evaluation.baselines"] = []
         if self.agent == "cloned":
             changes["data.train"] = str(self.watch_the_bot())
         else:
@@ -83,30 +99,39 @@ class Run(AgentRun):
             raise SystemExit(f"stopped at the bot's episodes of seed {self.seed}")
         return episodes
 
-    def success(self, player: str = "trained") -> float | None:
-        """Return the success of the trained agent, of its base, or of chance."""
+    def played(self, player: str = "trained") -> Mapping[str, float] | None:
+        """Return success and steps an episode of the trained agent, of its base, or of chance."""
         found = self.worlds().get(f"{player}@{self.world}")
-        return None if found is None else float(found["success"]["mean"])
+        if found is None:
+            return None
+        return {"success": found["success"]["mean"], "steps": found["primitive_steps"]["mean"]}
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the numbers of one agent over its seeds, beside those of its base and of chance."""
-    summary: dict[str, Any] = {"seeds": [run.seed for run in runs]}
-    for player in ("trained", "zero-shot", "random"):
-        found = [value for run in runs if (value := run.success(player)) is not None]
-        if found:
-            summary[player] = {**interval(found), "by_seed": found}
-    if "zero-shot" in summary:
-        gains = [
-            trained - base
-            for trained, base in zip(
-                summary["trained"]["by_seed"], summary["zero-shot"]["by_seed"], strict=True
-            )
-        ]
-        summary["gain"] = interval(gains)
+    """Return the numbers of one agent over its seeds."""
+    found = [played for run in runs if (played := run.played()) is not None]
+    by_seed = [played["success"] for played in found]
     kept = [minutes for run in runs if (minutes := run.minutes()) is not None]
-    summary["minutes"] = round(statistics.median(kept), 1) if kept else None
-    return summary
+    return {
+        "seeds": [run.seed for run in runs],
+        "success": {**interval(by_seed), "by_seed": by_seed},
+        "steps": round(statistics.fmean(played["steps"] for played in found), 1),
+        "minutes": round(statistics.median(kept), 1) if kept else None,
+        "commit": runs[0].commit(),
+    }
+
+
+def untrained(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Return the success of chance and of the base: the same in all runs that had them play."""
+    found: dict[str, dict[str, float]] = {}
+    for run in runs:
+        for player in ("zero-shot", "random"):
+            entry = run.worlds().get(f"{player}@{run.world}")
+            if entry is not None and entry["success"]["n"] >= found.get(player, {}).get("n", 0):
+                steps = round(entry["primitive_steps"]["mean"], 1)
+                known = {key: round(entry["success"][key], 4) for key in ("mean", "low", "high")}
+                found[player] = {**known, "n": entry["success"]["n"], "steps": steps}
+    return found
 
 
 def picture(world: str, groups: Mapping[str, Sequence[Run]], path: Path) -> None:
@@ -118,7 +143,7 @@ def picture(world: str, groups: Mapping[str, Sequence[Run]], path: Path) -> None
     draw_curves(axis, learners, "success_rate")
     for name, runs in groups.items():
         if name == "cloned":
-            mean = statistics.fmean(run.success() or 0.0 for run in runs)
+            mean = summarize(runs)["success"]["mean"]
             axis.axhline(mean, color="0.3", linewidth=1, linestyle="--", label="cloned")
     axis.set_ylabel("success of finished episodes")
     axis.set_title(world)
@@ -136,10 +161,12 @@ def write_results(world: str, queue: Sequence[Run]) -> None:
         if run.is_finished:
             groups.setdefault(run.agent, []).append(run)
     for agent, runs in groups.items():
-        found = {"frames": runs[0].frames, **summarize(runs)}
-        if agent == "cloned":
-            found["frames"] = runs[0].demonstrations
-        worlds.setdefault(world, {})[agent] = found
+        seen = {"steps_of_the_bot": runs[0].demonstrations} if agent.startswith("cloned") else {}
+        if runs[0].frames:
+            seen["frames"] = runs[0].frames
+        worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
+    for player, numbers in untrained([run for runs in groups.values() for run in runs]).items():
+        worlds.setdefault(world, {})[player] = numbers
     picture(world, groups, RESULTS / f"glam_learning_{world}.png")
     keep("glam_learning", ("torch", "transformers"), worlds=worlds)
     print(json.dumps(worlds))
@@ -153,8 +180,9 @@ def main() -> None:
     parser.add_argument("--world", default=EASY)
     parser.add_argument("--agents", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--frames", type=int, default=8192)
-    parser.add_argument("--demonstrations", type=int, default=6000, help="steps of the bot")
+    parser.add_argument("--frames", type=int, default=4096)
+    parser.add_argument("--after-cloning", type=int, default=1024, help="frames that a clone sees")
+    parser.add_argument("--demonstrations", type=int, default=3000, help="steps of the bot")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time, one thread each")
     parser.add_argument(
         "--summarize", action="store_true", help="run nothing: the tables of what has finished"
@@ -163,9 +191,16 @@ def main() -> None:
     options = parser.parse_args()
     work = options.work / options.world
     seeds = range(1, options.seeds + 1)
-    given = (options.world, options.frames, options.demonstrations)
+    frames = {"cloned": 0, "cloned_ppo": options.after_cloning}
     queue = [
-        Run(work / f"{agent}-{seed}", seed, agent, *given)
+        Run(
+            work / f"{agent}-{seed}",
+            seed,
+            agent=agent,
+            world=options.world,
+            frames=frames.get(agent, options.frames),
+            demonstrations=options.demonstrations,
+        )
         for agent in RECIPES
         if agent in options.agents
         for seed in seeds

@@ -14,6 +14,16 @@ from typing import Any
 _RESULTS = Path("benchmarks") / "results"
 SOURCE = _RESULTS / "online_learning.json"
 RARE = _RESULTS / "rare_rewards.json"
+GLAM = _RESULTS / "glam_learning.json"
+_AGENTS = {
+    "random": "chance",
+    "zero-shot": "the model as it is",
+    "cloned": "cloned from the bot",
+    "ppo": "GLAM: PPO from the model as it is",
+    "cloned_ppo": "GLAM: cloned, then PPO",
+    "drrn": "DRRN",
+    "symbolic": "symbolic PPO",
+}
 _PAPER = {  # POAD (arXiv 2405.15821), table of generalisation, Llama-2-7B; and its NTPO
     "virtualhome-cheese": (0.7553, 0.7428),
     "virtualhome-hamburger": (0.7602, 0.7476),
@@ -80,6 +90,39 @@ def rare_table(root: Path) -> str:
         *("steps to 90 %", "returns at the end"),
     )
     return _table(head, [_rare_row(found) for found in settings])
+
+
+def glam_table(root: Path) -> str:
+    """Return what GLAM and its comparison agents reach in BabyAI-Text, and from how many steps."""
+    path = root / GLAM
+    worlds = json.loads(path.read_text(encoding="utf8"))["worlds"] if path.is_file() else {}
+    head = (
+        *("world", "agent", "seeds", "success [95 %]", "by seed", "steps an episode"),
+        *("steps of the bot read", "steps in the world", "minutes"),
+    )
+    rows = [
+        (world.removeprefix("babyai-"), shown, *_glam_cells(agents[agent]))
+        for world, agents in worlds.items()
+        for agent, shown in _AGENTS.items()
+        if agent in agents
+    ]
+    return _table(head, rows)
+
+
+def _glam_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    steps = f"{entry['steps']:g}"
+    if "n" in entry:
+        return (f"{entry['n']} episodes", _interval(entry), "–", steps, "–", "–", "–")
+    read, frames = entry.get("steps_of_the_bot"), entry.get("frames")
+    return (
+        str(len(entry["seeds"])),
+        _interval(entry["success"]),
+        ", ".join(f"{value:.2f}" for value in entry["success"]["by_seed"]),
+        steps,
+        f"{read:,}" if read else "–",
+        f"{frames:,}" if frames else "–",
+        "–" if entry["minutes"] is None else f"{entry['minutes']:g}",
+    )
 
 
 def _rare_row(found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -22,6 +22,13 @@ _WORLDS = {  # names of tasks in benchmarks/online_learning.py
     "tomato_lettuce": "overcooked_tomato_lettuce_salad",
 }
 
+_BABYAI_AGENTS = {  # names of agents in benchmarks/glam_learning.py
+    "ppo": "glam",
+    "cloned": "cloning",
+    "cloned_ppo": "glam from a clone",
+    "symbolic": "symbolic_ppo",
+}
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -122,6 +129,24 @@ def _online(content: Mapping[str, Any], source: str) -> Iterator[Measurement]:
                 )
 
 
+def _glam(content: Mapping[str, Any], source: str) -> Iterator[Measurement]:
+    """Yield the agents in BabyAI-Text by success in the world that they were trained in."""
+    for world, agents in content.get("worlds", {}).items():
+        level = "".join(part.title() for part in world.removeprefix("babyai-").split("-"))
+        for agent, entry in agents.items():
+            if "success" not in entry:  # without training
+                continue
+            yield _of_interval(
+                _BABYAI_AGENTS.get(agent, agent),
+                world.replace("-", "_"),
+                f"success rate, {level}",
+                entry["success"],
+                seeds=len(entry["seeds"]),
+                content=entry,
+                source=source,
+            )
+
+
 def _motif(content: Mapping[str, Any], source: str) -> Iterator[Measurement]:
     """Yield Motif's agents by score and intrinsic return."""
     for agent, entry in content.get("agents", {}).items():
@@ -164,6 +189,7 @@ def _of_interval(
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Iterator[Measurement]]] = {
+    "glam_learning.json": _glam,
     "hha_learning.json": _hha,
     "motif_learning.json": _motif,
     "online_learning.json": _online,

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from llm_agents.learning_tables import learning_table, rare_table, reskins_table
+from llm_agents.learning_tables import glam_table, learning_table, rare_table, reskins_table
 from llm_agents.measurements import CHECKPOINTS, Measurement, entry_measurements, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -336,7 +336,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "rare": partial(rare_table, ROOT),
         "reskins": partial(reskins_table, ROOT),
     },
-    "docs/glam.md": {"results": partial(results_table, "arXiv:2302.02662")},
+    "docs/glam.md": {
+        "learning": partial(glam_table, ROOT),
+        "results": partial(results_table, "arXiv:2302.02662"),
+    },
     "docs/motif.md": {"results": partial(results_table, "arXiv:2310.00166")},
     "docs/poad.md": {"results": partial(results_table, "arXiv:2405.15821")},
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llm_agents import tables
-from llm_agents.learning_tables import learning_table, rare_table, reskins_table
+from llm_agents.learning_tables import glam_table, learning_table, rare_table, reskins_table
 from llm_agents.measurements import Measurement, measurements
 
 
@@ -151,3 +151,31 @@ def test_the_tables_of_learning_name_what_was_reached_and_when(tmp_path: Path) -
     assert rows[0] == "| world | POAD, paper | NTPO, paper | `poad` | `ntpo` |"
     assert "| pizza | 0.7625 | 0.7355 | 0.200 [0.600, 0.800] | – |" in rows
     assert len(rows) == 8
+
+
+def test_the_table_of_babyai_has_chance_first_and_the_bots_steps(tmp_path: Path) -> None:
+    success = {"mean": 0.95, "low": 0.9, "high": 1.0, "by_seed": [0.94, 0.96]}
+    cloned = {"steps_of_the_bot": 3000, "seeds": [1, 2], "steps": 5.8, "minutes": 3.7}
+    drrn = {"frames": 4096, "seeds": [1], "steps": 50.0, "minutes": None}
+    chance = {"mean": 0.3, "low": 0.22, "high": 0.4, "n": 100, "steps": 53.7}
+    agents = {
+        "drrn": {**drrn, "success": {"mean": 0.25, "by_seed": [0.25]}, "commit": "abc"},
+        "cloned": {**cloned, "success": success, "commit": "abc"},
+        "random": chance,
+    }
+    path = tmp_path / "benchmarks" / "results" / "glam_learning.json"
+    write(path, {"worlds": {"babyai-go-to-red-ball": agents}})
+    assert glam_table(tmp_path).splitlines()[2:] == [
+        "| go-to-red-ball | chance | 100 episodes | 0.300 [0.220, 0.400] | – | 53.7 | – | – | – |",
+        "| go-to-red-ball | cloned from the bot | 2 | 0.950 [0.900, 1.000] | 0.94, 0.96 | 5.8 | "
+        "3,000 | – | 3.7 |",
+        "| go-to-red-ball | DRRN | 1 | 0.250 | 0.25 | 50 | – | 4,096 | – |",
+    ]
+    measured = {(each.method, each.metric): each for each in measurements(tmp_path)}
+    assert set(measured) == {
+        ("drrn", "success rate, GoToRedBall"),
+        ("cloning", "success rate, GoToRedBall"),
+    }
+    of_the_clone = measured["cloning", "success rate, GoToRedBall"]
+    assert of_the_clone.task == "babyai_go_to_red_ball"
+    assert (of_the_clone.value, of_the_clone.seeds, of_the_clone.minutes) == (0.95, 2, 3.7)
