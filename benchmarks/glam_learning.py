@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,9 +29,10 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from agent_runs import AgentRun, draw_curves
 from keeping import RESULTS, keep
-from seeds import interval
+from seeds import interval, log_of
 
 KEPT = RESULTS / "glam_learning.json"
+BASE = "smollm2-135m-instruct"
 EASY = "babyai-go-to-red-ball-no-dists"
 RECIPES = {
     "ppo": "glam_babyai_go_to_red_ball",
@@ -76,8 +80,7 @@ class Run(AgentRun):
         """Run it with what it needs, or go on with it, unless it has finished."""
         changes: dict[str, object] = {"data.world": self.world}
         changes |= SETTINGS.get((self.world, self.agent), {})
-        if self.seed > 1:  # chance and the base play the same episodes whatever the seed
-            changes["evaluation.baselines"] = []
+        changes["evaluation.baselines"] = []  # they play once, whatever the seed
         if self.agent == "cloned":
             changes["data.train"] = str(self.watch_the_bot())
         else:
@@ -99,17 +102,15 @@ class Run(AgentRun):
             raise SystemExit(f"stopped at the bot's episodes of seed {self.seed}")
         return episodes
 
-    def played(self, player: str = "trained") -> Mapping[str, float] | None:
-        """Return success and steps an episode of the trained agent, of its base, or of chance."""
-        found = self.worlds().get(f"{player}@{self.world}")
-        if found is None:
-            return None
+    def played(self) -> Mapping[str, float]:
+        """Return success and steps an episode."""
+        found = self.worlds()[f"trained@{self.world}"]
         return {"success": found["success"]["mean"], "steps": found["primitive_steps"]["mean"]}
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the numbers of one agent over its seeds."""
-    found = [played for run in runs if (played := run.played()) is not None]
+    found = [run.played() for run in runs]
     by_seed = [played["success"] for played in found]
     kept = [minutes for run in runs if (minutes := run.minutes()) is not None]
     return {
@@ -121,16 +122,31 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def untrained(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    """Return the success of chance and of the base: the same in all runs that had them play."""
+def play_untrained(folder: Path, world: str, episodes: int) -> None:
+    """Let the base and chance play, unless they have: their success is that of every seed."""
+    if (folder / "results.json").exists():
+        return
+    command = [sys.executable, "-m", "llm_agents", "evaluate", BASE, "--env", world]
+    command += ["--episodes", str(episodes), "--out", str(folder)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with log_of(folder).open("a", encoding="utf8") as log:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, stdout=log, stderr=log, env=environment, check=True)
+
+
+def untrained(folder: Path, world: str) -> dict[str, dict[str, float]]:
+    """Return the success of the base and of chance."""
+    if not (folder / "results.json").exists():
+        return {}
     found: dict[str, dict[str, float]] = {}
-    for run in runs:
-        for player in ("zero-shot", "random"):
-            entry = run.worlds().get(f"{player}@{run.world}")
-            if entry is not None and entry["success"]["n"] >= found.get(player, {}).get("n", 0):
-                steps = round(entry["primitive_steps"]["mean"], 1)
-                known = {key: round(entry["success"][key], 4) for key in ("mean", "low", "high")}
-                found[player] = {**known, "n": entry["success"]["n"], "steps": steps}
+    for name, entry in AgentRun(folder, seed=0).worlds().items():
+        known = {key: round(entry["success"][key], 4) for key in ("mean", "low", "high")}
+        steps = round(entry["primitive_steps"]["mean"], 1)
+        found[name.removesuffix(f"@{world}")] = {
+            **known,
+            "n": entry["success"]["n"],
+            "steps": steps,
+        }
     return found
 
 
@@ -152,7 +168,7 @@ def picture(world: str, groups: Mapping[str, Sequence[Run]], path: Path) -> None
     plt.close(figure)
 
 
-def write_results(world: str, queue: Sequence[Run]) -> None:
+def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
     """Put what has finished beside what is known of other worlds and agents."""
     known = json.loads(KEPT.read_text(encoding="utf8")) if KEPT.exists() else {}
     worlds: dict[str, dict[str, Any]] = known.get("worlds", {})
@@ -165,8 +181,7 @@ def write_results(world: str, queue: Sequence[Run]) -> None:
         if runs[0].frames:
             seen["frames"] = runs[0].frames
         worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
-    for player, numbers in untrained([run for runs in groups.values() for run in runs]).items():
-        worlds.setdefault(world, {})[player] = numbers
+    worlds.setdefault(world, {}).update(untrained(base, world))
     picture(world, groups, RESULTS / f"glam_learning_{world}.png")
     keep("glam_learning", ("torch", "transformers"), worlds=worlds)
     print(json.dumps(worlds))
@@ -183,6 +198,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=4096)
     parser.add_argument("--after-cloning", type=int, default=1024, help="frames that a clone sees")
     parser.add_argument("--demonstrations", type=int, default=3000, help="steps of the bot")
+    parser.add_argument("--episodes", type=int, default=100, help="of the base and of chance")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time, one thread each")
     parser.add_argument(
         "--summarize", action="store_true", help="run nothing: the tables of what has finished"
@@ -214,7 +230,8 @@ def main() -> None:
 
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(train, seeds))
-    write_results(options.world, queue)
+        play_untrained(work / "untrained", options.world, options.episodes)
+    write_results(options.world, queue, work / "untrained")
 
 
 if __name__ == "__main__":
