@@ -96,15 +96,18 @@ $(MOTIF_RESULTS): $(MOTIF)/%/results.json: $(MOTIF_RECIPES)/motif_nethack.yaml $
 
 # --- GLAM -----------------------------------------------------------------------------------------
 # The bot's trajectories, a clone of it, PPO from the clone, and the tests of generalisation; a
-# SCALE as above. Another world: make reproduce-glam GLAM_WORLD=babyai-go-to-red-ball
+# SCALE as above; the default one takes hours, most of them for the tests: each stage goes on where
+# it was interrupted. Another world: make reproduce-glam GLAM_WORLD=babyai-go-to-local
 
 GLAM ?= runs/glam/$(SCALE)
-GLAM_WORLD ?= babyai-go-to-local
-GLAM_EPISODES ?= $(if $(filter tiny,$(SCALE)),2,$(if $(filter paper,$(SCALE)),1000,50))
+GLAM_WORLD ?= $(if $(filter default,$(SCALE)),babyai-go-to-red-ball,babyai-go-to-local)
+GLAM_EPISODES ?= $(if $(filter tiny,$(SCALE)),2,$(if $(filter paper,$(SCALE)),1000,10))
 GLAM_RECIPES := recipes$(if $(filter paper,$(SCALE)),/paper)
 GLAM_RUN = $(LIGHTNING) run $< $(MOTIF_OVERLAY) --run.folder $(@D) --resume auto
 # The published agent starts from the model as it is; on two cores it starts from the clone.
-GLAM_START = $(if $(filter-out paper,$(SCALE)),--model.policy.adapter $(GLAM)/cloning/adapter)
+GLAM_START = $(if $(filter-out paper,$(SCALE)),--model.policy.adapter $(GLAM)/cloning/adapter) $(GLAM_REFINE_$(SCALE))
+GLAM_REFINE_default := --data.total_frames 1024 --data.num_steps 16 --model.ppo.num_epochs 2 \
+	--model.ppo.num_minibatches 2 --model.ppo.critic_init zero
 GLAM_SUITES := $(GLAM)/cloning/generalisation/results.json $(GLAM)/ppo/generalisation/results.json
 
 .PHONY: reproduce-glam
