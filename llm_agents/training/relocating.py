@@ -53,7 +53,8 @@ def _relocated(value: Any, key: str) -> Any:  # noqa: ANN401  (a recipe's conten
 def named_by_the_zoo(recipe: str, checkpoints: Path) -> str:
     """Return a recipe whose paths are those of the zoo's entries, where these are the same weights.
 
-    A run names the reward that it was paid by as it lay beside it; nobody else has that folder.
+    A run names the reward that paid it, or the adapter that it began with, as it lay beside it;
+    nobody else has that folder.
 
     Args:
         recipe: Text of a recipe.
@@ -72,7 +73,8 @@ def named_by_the_zoo(recipe: str, checkpoints: Path) -> str:
         name = known.get(digests)
         return match[0] if name is None else f"{match['key']}checkpoints/{name}"
 
-    return re.sub(r"^(?P<key>\s*(?:- )?path: )(?P<path>\S+)$", named, recipe, flags=re.MULTILINE)
+    place = r"^(?P<key>\s*(?:- )?(?:path|adapter): )(?P<path>\S+)$"
+    return re.sub(place, named, recipe, flags=re.MULTILINE)
 
 
 def reward_called(name: str) -> MessageReward:

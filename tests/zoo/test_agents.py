@@ -18,8 +18,10 @@ from llm_agents.cli import main
 from llm_agents.errors import UserError
 from llm_agents.evaluation import read_any_results
 from llm_agents.methods import DRRN, POAD, SymbolicPPO
+from llm_agents.policies import LanguagePolicy
 from llm_agents.training import keeping
 from llm_agents.training.keeping import add_entry
+from llm_agents.training.relocating import named_by_the_zoo
 from llm_agents.zoo import load_policy, publish, pull, show
 from llm_agents.zoo.card import split_card
 from llm_agents.zoo.layout import load_heads
@@ -299,6 +301,18 @@ def test_a_value_head_that_is_too_large_is_rounded_and_the_adapter_is_not(
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=4e-3, atol=0)
+
+
+def test_a_recipe_names_the_adapter_that_it_began_with_as_the_zoo_does(
+    adapter_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    list(add_entry(adapter_folder, "first"))
+    others = "  adapter: null\n  path: nowhere\n"
+    found = named_by_the_zoo(f"  adapter: {adapter_folder}\n{others}", Path("checkpoints"))
+    assert found == f"  adapter: checkpoints/first\n{others}"
+    adapted = LanguagePolicy.from_pretrained("tiny-random-llama", adapter="checkpoints/first")
+    assert adapted.adapter_state_dict()  # such a recipe runs where the zoo lies
 
 
 def test_an_entry_keeps_what_it_is_compared_with(
