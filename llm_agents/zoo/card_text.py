@@ -226,7 +226,16 @@ def data_section(facts: CardFacts) -> str:
         parts = [_world_data(facts)]
     else:
         parts = [_dialogue_data(facts)]
-    return " ".join([*parts, *_licenses(facts), describe(facts.provenance)])
+    return " ".join([*parts, *_start(facts), *_licenses(facts), describe(facts.provenance)])
+
+
+def _start(facts: CardFacts) -> list[str]:
+    """Return a sentence on the adapter that training began with, if it did."""
+    folder, _, name = (facts.began_with or "").rpartition("/")
+    if folder == "checkpoints":
+        return [f"Training began with the zoo's `{name}`."]
+    earlier = "Training began with an adapter of an earlier stage: see `policy.adapter` above."
+    return [earlier] if name else []
 
 
 def _dialogue_data(facts: CardFacts) -> str:

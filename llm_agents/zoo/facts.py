@@ -87,6 +87,14 @@ class CardFacts:
         return self.repo_id.rpartition("/")[2]
 
     @property
+    def began_with(self) -> str | None:
+        """Return the adapter that training began with, as the recipe names it."""
+        found: Any = yaml.safe_load(self.recipe) if self.recipe.strip() else None
+        for key in ("model", "init_args", "policy", "init_args", "adapter"):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found if isinstance(found, str) else None
+
+    @property
     def plays_nethack(self) -> bool:
         """Return whether it is an agent of NetHack."""
         return isinstance(self.results, GamesResults)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from llm_agents.training.keeping import add_entry
 from llm_agents.training.relocating import named_by_the_zoo
 from llm_agents.zoo import load_policy, publish, pull, show
 from llm_agents.zoo.card import split_card
+from llm_agents.zoo.card_text import data_section
+from llm_agents.zoo.facts import gather_facts
 from llm_agents.zoo.layout import load_heads
 from tests.zoo.cards import python_of
 
@@ -313,6 +316,24 @@ def test_a_recipe_names_the_adapter_that_it_began_with_as_the_zoo_does(
     assert found == f"  adapter: checkpoints/first\n{others}"
     adapted = LanguagePolicy.from_pretrained("tiny-random-llama", adapter="checkpoints/first")
     assert adapted.adapter_state_dict()  # such a recipe runs where the zoo lies
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        ("checkpoints/first", "Training began with the zoo's `first`."),
+        ("runs/one/adapter", "Training began with an adapter of an earlier stage"),
+        ("null", None),
+    ],
+)
+def test_a_card_says_what_training_began_with(
+    adapter_folder: Path, adapter: str, said: str | None
+) -> None:
+    facts = gather_facts(adapter_folder, "me/small", "org/base", None)
+    recipe = f"model: {{init_args: {{policy: {{init_args: {{adapter: {adapter}}}}}}}}}"
+    text = data_section(replace(facts, recipe=recipe))
+    assert said in text if said is not None else "Training began" not in text
+    assert "Training began" not in data_section(replace(facts, recipe=""))
 
 
 def test_an_entry_keeps_what_it_is_compared_with(
