@@ -106,8 +106,8 @@ GLAM_RECIPES := recipes$(if $(filter paper,$(SCALE)),/paper)
 GLAM_RUN = $(LIGHTNING) run $< $(MOTIF_OVERLAY) --run.folder $(@D) --resume auto
 # The published agent starts from the model as it is; on two cores it starts from the clone.
 GLAM_START = $(if $(filter-out paper,$(SCALE)),--model.policy.adapter $(GLAM)/cloning/adapter) $(GLAM_REFINE_$(SCALE))
-GLAM_REFINE_default := --data.total_frames 1024 --data.num_steps 16 --model.ppo.num_epochs 2 \
-	--model.ppo.num_minibatches 2 --model.ppo.critic_init zero
+GLAM_REFINE_default := --data.total_frames 1536 --data.num_worlds 4 --data.num_steps 64 \
+	--model.ppo.gae_lambda 0.99 --model.ppo.lr 3e-4 --model.ppo.critic_init zero
 GLAM_SUITES := $(GLAM)/cloning/generalisation/results.json $(GLAM)/ppo/generalisation/results.json
 
 .PHONY: reproduce-glam

@@ -48,9 +48,10 @@ SETTINGS: Mapping[tuple[str, str], Mapping[str, object]] = {
     (EASY, "cloned"): {**_FEW_LAYERS, "data.batch_size": 16},
     (EASY, "cloned_ppo"): _FEW_LAYERS,
     ("babyai-go-to-red-ball", "cloned_ppo"): {
-        "data.num_steps": 16,
-        "model.ppo.num_epochs": 2,
-        "model.ppo.num_minibatches": 2,
+        "data.num_worlds": 4,
+        "data.num_steps": 64,  # whole episodes
+        "model.ppo.gae_lambda": 0.99,
+        "model.ppo.lr": 3e-4,
         "model.ppo.critic_init": "zero",
     },
 }
