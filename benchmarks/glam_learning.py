@@ -151,17 +151,23 @@ def untrained(folder: Path, world: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def picture(world: str, groups: Mapping[str, Sequence[Run]], path: Path) -> None:
-    """Draw the success of those that learn from rewards."""
+def picture(
+    world: str,
+    groups: Mapping[str, Sequence[Run]],
+    base: Mapping[str, Mapping[str, float]],
+    path: Path,
+) -> None:
+    """Draw the success of those that learn from rewards, with levels to compare them with."""
     learners = {name: runs for name, runs in groups.items() if name != "cloned"}
     if not learners:
         return
     figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
     draw_curves(axis, learners, "success_rate")
-    for name, runs in groups.items():
-        if name == "cloned":
-            mean = summarize(runs)["success"]["mean"]
-            axis.axhline(mean, color="0.3", linewidth=1, linestyle="--", label="cloned")
+    levels = {name: entry["mean"] for name, entry in base.items()}
+    if "cloned" in groups:
+        levels["cloned"] = summarize(groups["cloned"])["success"]["mean"]
+    for (name, level), style in zip(levels.items(), (":", "-.", "--"), strict=False):
+        axis.axhline(level, color="0.3", linewidth=1, linestyle=style, label=name)
     axis.set_ylabel("success of finished episodes")
     axis.set_title(world)
     figure.legend(fontsize=8, loc="outside right", title="seeds in brackets", title_fontsize=8)
@@ -182,8 +188,9 @@ def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
         if runs[0].frames:
             seen["frames"] = runs[0].frames
         worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
-    worlds.setdefault(world, {}).update(untrained(base, world))
-    picture(world, groups, RESULTS / f"glam_learning_{world}.png")
+    played = untrained(base, world)
+    worlds.setdefault(world, {}).update(played)
+    picture(world, groups, played, RESULTS / f"glam_learning_{world}.png")
     keep("glam_learning", ("torch", "transformers"), worlds=worlds)
     print(json.dumps(worlds))
 

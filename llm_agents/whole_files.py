@@ -19,6 +19,8 @@ def write_whole(
 ) -> None:
     """Let `write` fill a file of another name, which becomes `path`.
 
+    Whoever may read new files may read it, too, though some writers keep theirs to themselves.
+
     Args:
         path: Its folder is made if it isn't there.
         write: Writes the file that it is given.
@@ -26,7 +28,10 @@ def write_whole(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished.touch()
+    permissions = unfinished.stat().st_mode
     write(unfinished)
+    unfinished.chmod(permissions)
     if survives_power_loss:
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())

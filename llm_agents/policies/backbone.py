@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
@@ -37,6 +36,7 @@ from llm_agents.policies.base_model import (
     num_layers,
     require_bitsandbytes,
 )
+from llm_agents.whole_files import write_tensors
 
 if TYPE_CHECKING:
     import peft
@@ -368,8 +368,7 @@ def write_adapter(model: PeftModel, folder: Path, *, base_name: str) -> None:
     config.base_model_name_or_path = base_name
     config.inference_mode = True
     config.save_pretrained(str(folder))
-    state = {key: value.detach().cpu().contiguous() for key, value in adapter_state(model).items()}
-    save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_tensors(folder / WEIGHTS_FILE, adapter_state(model), metadata={"format": "pt"})
     sizes = base_sizes(unwrapped(model))
     (folder / BASE_FILE).write_text(
         json.dumps({"base": base_name, **sizes}, indent=2) + "\n", encoding="utf-8"

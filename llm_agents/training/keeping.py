@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from llm_agents.errors import UserError
 from llm_agents.evaluation.results import RESULTS_FILE
 from llm_agents.training.publishing import attach_replay
 from llm_agents.training.relocating import named_by_the_zoo
+from llm_agents.whole_files import write_tensors
 from llm_agents.zoo.card import build_card, check_card
 from llm_agents.zoo.facts import AGAINST, CardFacts, gather_facts
 from llm_agents.zoo.integrity import write_hashes
@@ -161,5 +161,5 @@ def _round(folder: Path, names: str = "*.safetensors") -> None:
             key: value.to(torch.bfloat16) if value.dtype == torch.float32 else value
             for key, value in weights.items()
         }
-        save_file(halved, path, metadata=metadata)
+        write_tensors(path, halved, metadata=metadata)
     write_hashes(folder)
