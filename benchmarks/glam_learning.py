@@ -113,12 +113,13 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the numbers of one agent over its seeds."""
     found = [run.played() for run in runs]
     by_seed = [played["success"] for played in found]
-    kept = [minutes for run in runs if (minutes := run.minutes()) is not None]
+    kept = [spent for run in runs if (spent := run.minutes()) is not None]
+    minutes = statistics.median(kept) if kept else None
     return {
         "seeds": [run.seed for run in runs],
         "success": {**interval(by_seed), "by_seed": by_seed},
         "steps": round(statistics.fmean(played["steps"] for played in found), 1),
-        "minutes": round(statistics.median(kept), 1) if kept else None,
+        "minutes": minutes if minutes is None else round(minutes, 1 if minutes >= 1 else 2),
         "commit": runs[0].commit(),
     }
 
