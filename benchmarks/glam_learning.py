@@ -158,17 +158,22 @@ def picture(
     base: Mapping[str, Mapping[str, float]],
     path: Path,
 ) -> None:
-    """Draw the success of those that learn from rewards, with levels to compare them with."""
-    learners = {name: runs for name, runs in groups.items() if name != "cloned"}
+    """Draw the success of language models that learn from rewards, and levels to compare it with.
+
+    Those that play many worlds at once have levels: of their episodes the successful end first, and
+    few others end within such a budget.
+    """
+    learners = {name: runs for name, runs in groups.items() if name in ("ppo", "cloned_ppo")}
     if not learners:
         return
     figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
     draw_curves(axis, learners, "success_rate")
     levels = {name: entry["mean"] for name, entry in base.items()}
-    if "cloned" in groups:
-        levels["cloned"] = summarize(groups["cloned"])["success"]["mean"]
-    for (name, level), style in zip(levels.items(), (":", "-.", "--"), strict=False):
-        axis.axhline(level, color="0.3", linewidth=1, linestyle=style, label=name)
+    for name in set(groups) - set(learners):
+        levels[name] = summarize(groups[name])["success"]["mean"]
+    for number, name in enumerate(sorted(levels, key=levels.__getitem__)):
+        style = (0, (1 + 2 * number, 2))  # the higher, the longer its dashes
+        axis.axhline(levels[name], color="0.3", linewidth=1, linestyle=style, label=name)
     axis.set_ylabel("success of finished episodes")
     axis.set_title(world)
     figure.legend(fontsize=8, loc="outside right", title="seeds in brackets", title_fontsize=8)
