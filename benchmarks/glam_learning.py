@@ -6,7 +6,8 @@ as it is and the clone; DRRN and symbolic PPO see as many steps of the world. Ev
 is finished is not run again.
 
     python benchmarks/glam_learning.py --work runs/glam_learning
-    python benchmarks/glam_learning.py --world babyai-go-to-red-ball --agents cloned --seeds 1
+    python benchmarks/glam_learning.py --world babyai-go-to-red-ball --agents cloned cloned_ppo \\
+        --demonstrations 2000 --after-cloning 1536 --episodes 50
 """
 
 from __future__ import annotations

@@ -161,7 +161,9 @@ def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults
     if request.worlds:
         config = replace(config, worlds=())
     worlds = worlds_to_play(home, config, request.worlds)
-    unfinished = unfinished_episodes(request.out, player.agent, worlds, config, player.details)
+    unfinished = unfinished_episodes(
+        request.out, player.agent, home, worlds, config, player.details
+    )
     results = evaluate_in_worlds(
         player.agent,
         worlds,

@@ -150,7 +150,7 @@ def _evaluate_agent(agent: LoadedAgent, data: WorldData, cli: RecipeCLI, run: Ru
     put_on(agent, cli.trainer.strategy.root_device)
     details = {**agent_details(agent, home), "training_seed": data.seed}
     worlds = worlds_to_play(home, config)
-    unfinished = unfinished_episodes(run.path, agent, worlds, config, details)
+    unfinished = unfinished_episodes(run.path, agent, home, worlds, config, details)
     results = evaluate_in_worlds(
         agent, worlds, config, name=details["method"], details=details, unfinished=unfinished
     )

@@ -27,6 +27,7 @@ from llm_agents.evaluation import (
 )
 from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
+from llm_agents.evaluation.results import package_versions
 from llm_agents.evaluation.unfinished import UnfinishedEpisodes
 from llm_agents.job_progress import job_progress
 from llm_agents.methods import Cloning, LoadedAgent
@@ -177,13 +178,18 @@ def evaluate_in_worlds(
 def unfinished_episodes(
     folder: Path,
     agent: object,
+    home: TrainingWorlds,
     worlds: Sequence[World],
     config: EvaluationConfig,
     details: Mapping[str, Any],
 ) -> UnfinishedEpisodes:
-    """Return what a folder keeps of the evaluation of this agent, with these weights."""
+    """Return what a folder keeps of the same evaluation: weights, prompts, worlds, versions."""
+    policy = getattr(agent, "policy", None)
     identity = {
         "weights": _trained_digest(agent) if isinstance(agent, nn.Module) else None,
+        "base": [getattr(policy, "base", None), getattr(policy, "revision", None)],
+        "home": home,
+        "versions": package_versions(),
         "worlds": [world.name for world in worlds],
         "config": asdict(config),
         "details": details,
@@ -202,7 +208,7 @@ def _trained_digest(agent: nn.Module) -> str:
         digest.update(name.encode())
         if isinstance(value, torch.Tensor):
             flat = value.detach().cpu().contiguous().flatten()
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -102,7 +102,7 @@ def evaluate_suite_named(request: SuiteRequest) -> EpisodeResults:
         tests = [test for test in tests if test.modification not in LABEL_TESTS]
     worlds = [world for test in tests for world in worlds_of(test, home, config)]
     unfinished = unfinished_episodes(
-        request.folder, player.agent, worlds, config, {**player.details, "name": asked.name}
+        request.folder, player.agent, home, worlds, config, player.details
     )
     played = evaluate_in_worlds(
         player.agent,

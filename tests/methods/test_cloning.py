@@ -103,6 +103,8 @@ def test_what_is_learnt_is_what_acts(make_policy: MakePolicy, tmp_path: Path, lo
     assert module.outcome["val_accuracy"] == 1
     assert module.outcome["kept"] == "last"
     assert float(module.outcome["val_list_nll"]) < 0.15
+    shown = module.trainer.progress_bar_metrics
+    assert shown["loss"] == pytest.approx(float(module.trainer.callback_metrics["train/loss"]))
 
 
 def test_validation_is_a_mean_over_steps_and_not_over_batches(

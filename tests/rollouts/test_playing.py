@@ -54,6 +54,12 @@ def test_the_same_generator_plays_the_same() -> None:
     assert len(played[0]) == 7
 
 
+def test_each_episode_that_ends_is_told() -> None:
+    told: list[int] = []
+    play(Drawer(), [Corridor() for _ in range(2)], 5, generator(), advance=told.append)
+    assert told == [1] * 5
+
+
 def test_worlds_step_together() -> None:
     agent = Drawer()
     play(agent, [Corridor(limit=1) for _ in range(3)], 6, generator())

@@ -200,18 +200,23 @@ def test_an_evaluation_is_another_where_weights_are(tmp_path: Path, make_policy:
     agent = nn.Module()
     agent.policy = policy
     agent.head = nn.Linear(2, 1)
-    given = (tmp_path, agent, [], EvaluationConfig(), {"task": "w"})
+    given = (tmp_path, agent, home(), [], EvaluationConfig(), {"task": "w"})
     unfinished_episodes(*given).keep("w", TRAINED, [], 1.0)
     assert unfinished_episodes(*given).find("w", TRAINED) is not None
     parts = dict(agent.named_parameters())
     of_the_adapter = next(name for name in parts if "lora_B" in name)
     for name in (of_the_adapter, "head.bias"):
+        before = parts[name].detach().clone()
         with torch.no_grad():
             parts[name] += 1
         assert unfinished_episodes(*given).find("w", TRAINED) is None
         with torch.no_grad():
-            parts[name] -= 1
-    assert unfinished_episodes(*given[:4], {"task": "v"}).find("w", TRAINED) is None
+            parts[name].copy_(before)
+    assert unfinished_episodes(*given).find("w", TRAINED) is not None
+    assert unfinished_episodes(*given[:5], {"task": "v"}).find("w", TRAINED) is None
+    longer = TrainingWorlds(home().names, {}, BabyAIPrompt(history_length=1))
+    for other in (longer, home(max_steps=9)):
+        assert unfinished_episodes(*given[:2], other, *given[3:]).find("w", TRAINED) is None
 
 
 def test_bot_and_chance_are_evaluated_by_the_same_command(
