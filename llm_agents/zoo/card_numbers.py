@@ -272,7 +272,8 @@ def weaknesses(facts: CardFacts) -> list[str]:
     """Return a sentence for each comparison that it does not win beyond its interval."""
     results = facts.results
     if isinstance(results, EpisodeResults):
-        return _weak_in_worlds(results)
+        gained = [] if facts.beginning is None else _no_gain(results, facts, facts.beginning)
+        return [*_weak_in_worlds(results), *gained]
     if isinstance(results, GamesResults):
         return _weak_in_games(results)
     if isinstance(results, Results):
@@ -302,6 +303,19 @@ def _weak_in_worlds(results: EpisodeResults) -> list[str]:
                 said = _compared(own.discounted_return, other.discounted_return, 4)
                 if said:
                     found.append(f"In {own.world}, {said.format(f'the {other.agent} agent')}.")
+    return found
+
+
+def _no_gain(results: EpisodeResults, facts: CardFacts, beginning: EpisodeResults) -> list[str]:
+    """Compare an agent with the one that its training began with, where both have played."""
+    name = (facts.began_with or "").removesuffix("/adapter").rpartition("/")[2]
+    found = []
+    for own in results.worlds:
+        earlier = beginning.of(own.world, beginning.overall.agent)
+        if earlier is not None and own.agent == results.overall.agent:
+            said = _compared(own.discounted_return, earlier.discounted_return, 4)
+            if said:
+                found.append(f"In {own.world}, {said.format(f'`{name}`, which it began with')}.")
     return found
 
 

@@ -61,6 +61,7 @@ class CardFacts:
         replays: Names of its recordings.
         against: Results of another policy on the same prompts by the same reward, as
             ``lightning evaluate DIR --against OTHER`` leaves them in the folder.
+        beginning: Results of the agent whose adapter training began with, if it is in the zoo.
     """
 
     repo_id: str
@@ -80,6 +81,7 @@ class CardFacts:
     provenance: Provenance | None = None
     replays: tuple[str, ...] = ()
     against: Results | None = None
+    beginning: EpisodeResults | None = None
 
     @property
     def name(self) -> str:
@@ -89,10 +91,7 @@ class CardFacts:
     @property
     def began_with(self) -> str | None:
         """Return the adapter that training began with, as the recipe names it."""
-        found: Any = yaml.safe_load(self.recipe) if self.recipe.strip() else None
-        for key in ("model", "init_args", "policy", "init_args", "adapter"):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found if isinstance(found, str) else None
+        return _began_with(self.recipe)
 
     @property
     def plays_nethack(self) -> bool:
@@ -148,6 +147,7 @@ def gather_facts(
         provenance=Provenance.read(source),
         replays=tuple(name for name in REPLAYS if (source / name).is_file()),
         against=_against(source, results),
+        beginning=_beginning(source, recipe),
     )
 
 
@@ -194,6 +194,28 @@ def _against(source: Path, results: AnyResults) -> Results | None:
     rewards = {(each.reward.name, each.reward.version) for each in (results, found)}
     prompts = [{(answer.test, answer.row) for answer in each.answers} for each in (results, found)]
     return found if len(rewards) == 1 and prompts[0] == prompts[1] else None
+
+
+def _began_with(recipe: str) -> str | None:
+    """Return the adapter that a recipe's training begins with, as it is named there."""
+    found: Any = yaml.safe_load(recipe) if recipe.strip() else None
+    for key in ("model", "init_args", "policy", "init_args", "adapter"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def _beginning(source: Path, recipe: str) -> EpisodeResults | None:
+    """Return what the agent had reached whose adapter training began with.
+
+    It lies beside its successor in a zoo; a run's recipe names it from the working folder.
+    """
+    name = _began_with(recipe)
+    if name is None:
+        return None
+    for folder in (source.parent / Path(name).name, Path(name)):
+        if folder.is_dir() and isinstance(found := measured(folder), EpisodeResults):
+            return found
+    return None
 
 
 def _described(source: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from llm_agents.training.keeping import add_entry
 from llm_agents.training.relocating import named_by_the_zoo
 from llm_agents.zoo import load_policy, publish, pull, show
 from llm_agents.zoo.card import split_card
+from llm_agents.zoo.card_numbers import weaknesses
 from llm_agents.zoo.card_text import data_section
 from llm_agents.zoo.facts import gather_facts
 from llm_agents.zoo.layout import load_heads
@@ -334,6 +335,46 @@ def test_a_card_says_what_training_began_with(
     text = data_section(replace(facts, recipe=recipe))
     assert said in text if said is not None else "Training began" not in text
     assert "Training began" not in data_section(replace(facts, recipe=""))
+
+
+@pytest.mark.parametrize(
+    ("begun_at", "said"),
+    [
+        (0.0, None),
+        (0.5, "not clearly better than `first`, which it began with: 0.5000 [0.4000, 0.6000]"),
+        (0.9, "it does worse than `first`, which it began with: 0.5000 [0.4000, 0.6000] against"),
+    ],
+)
+def test_a_card_says_where_training_gained_nothing(
+    agent: Built, begun_at: float, said: str | None
+) -> None:
+    folder, first = agent("poad") / "adapter", Path("checkpoints/first")
+    shutil.copytree(folder, first)
+    reach(folder, 0.5)
+    reach(first, begun_at)
+    path = folder / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text())
+    recipe["model"]["init_args"]["policy"]["init_args"]["adapter"] = str(first)
+    path.write_text(yaml.safe_dump(recipe))
+    found = [
+        each
+        for each in weaknesses(gather_facts(folder, "me/second", "org/base", None))
+        if "began with" in each
+    ]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+    shutil.rmtree(first)  # what is not in the zoo can't be compared with
+    assert gather_facts(folder, "me/second", "org/base", None).beginning is None
+
+
+def reach(folder: Path, mean: float) -> None:
+    """Let the results of an agent's folder say that it reached a mean return, within 0.1."""
+    path = next(each for each in (folder, folder.parent) if (each / "results.json").exists())
+    values = json.loads((path / "results.json").read_text())
+    for entry in values["worlds"]:
+        if entry["agent"] == "trained":
+            entry["discounted_return"] |= {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}
+    (path / "results.json").write_text(json.dumps(values))
 
 
 def test_an_entry_keeps_what_it_is_compared_with(
