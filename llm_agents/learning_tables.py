@@ -15,6 +15,7 @@ _RESULTS = Path("benchmarks") / "results"
 SOURCE = _RESULTS / "online_learning.json"
 RARE = _RESULTS / "rare_rewards.json"
 GLAM = _RESULTS / "glam_learning.json"
+GENERALISATION = _RESULTS / "glam_generalisation.json"
 _AGENTS = {
     "random": "chance",
     "zero-shot": "the model as it is",
@@ -24,6 +25,7 @@ _AGENTS = {
     "drrn": "DRRN",
     "symbolic": "symbolic PPO",
 }
+_UNTRAINED = ("zero-shot", "random")
 _PAPER = {  # POAD (arXiv 2405.15821), table of generalisation, Llama-2-7B; and its NTPO
     "virtualhome-cheese": (0.7553, 0.7428),
     "virtualhome-hamburger": (0.7602, 0.7476),
@@ -107,6 +109,31 @@ def glam_table(root: Path) -> str:
         if agent in agents
     ]
     return _table(head, rows)
+
+
+def generalisation_table(root: Path) -> str:
+    """Return the success of trained agents in GLAM's tests, with the base and chance beside."""
+    path = root / GENERALISATION
+    agents = json.loads(path.read_text(encoding="utf8"))["agents"] if path.is_file() else {}
+    head = ("agent", "test", "success [95 %]", "the model as it is", "chance", "episodes")
+    rows = [
+        (
+            f"`{name}`",
+            test,
+            *(_success(found.get(who)) for who in (taken["trained"], *_UNTRAINED)),
+            str(found[taken["trained"]]["n"]),
+        )
+        for name, taken in agents.items()
+        for test, found in taken["tests"].items()
+    ]
+    return _table(head, rows)
+
+
+def _success(found: Mapping[str, float] | None) -> str:
+    """Return a success rate of episodes with Wilson's interval, in two digits."""
+    return (
+        "–" if found is None else f"{found['mean']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+    )
 
 
 def _glam_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:

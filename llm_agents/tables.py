@@ -17,7 +17,13 @@ from typing import Any
 
 import yaml
 
-from llm_agents.learning_tables import glam_table, learning_table, rare_table, reskins_table
+from llm_agents.learning_tables import (
+    generalisation_table,
+    glam_table,
+    learning_table,
+    rare_table,
+    reskins_table,
+)
 from llm_agents.measurements import CHECKPOINTS, Measurement, entry_measurements, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -338,6 +344,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/glam.md": {
         "learning": partial(glam_table, ROOT),
+        "generalisation": partial(generalisation_table, ROOT),
         "results": partial(results_table, "arXiv:2302.02662"),
     },
     "docs/motif.md": {"results": partial(results_table, "arXiv:2310.00166")},

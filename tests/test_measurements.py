@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from llm_agents import tables
-from llm_agents.learning_tables import glam_table, learning_table, rare_table, reskins_table
+from llm_agents.learning_tables import (
+    generalisation_table,
+    glam_table,
+    learning_table,
+    rare_table,
+    reskins_table,
+)
 from llm_agents.measurements import Measurement, measurements
 
 
@@ -179,3 +185,28 @@ def test_the_table_of_babyai_has_chance_first_and_the_bots_steps(tmp_path: Path)
     of_the_clone = measured["cloning", "success rate, GoToRedBall"]
     assert of_the_clone.task == "babyai_go_to_red_ball"
     assert (of_the_clone.value, of_the_clone.seeds, of_the_clone.minutes) == (0.95, 2, 3.7)
+
+
+def test_the_table_of_the_tests_has_who_was_trained_then_the_base_and_chance(
+    tmp_path: Path,
+) -> None:
+    def success(mean: float, low: float, high: float) -> dict[str, float]:
+        return {"mean": mean, "low": low, "high": high, "n": 10}
+
+    trained, chance = success(0.9, 0.596, 0.982), success(0.3, 0.108, 0.603)
+    base = success(0.4, 0.168, 0.687)
+    tests = {
+        "no change": {"random": chance, "zero-shot": base, "glam": trained},
+        "go to": {"glam": chance},
+    }
+    agents = {"some-agent": {"home": "babyai-go-to-local", "trained": "glam", "tests": tests}}
+    path = tmp_path / "benchmarks" / "results" / "glam_generalisation.json"
+    write(path, {"agents": agents})
+    assert generalisation_table(tmp_path).splitlines() == [
+        "| agent | test | success [95 %] | the model as it is | chance | episodes |",
+        "|---|---|---|---|---|---|",
+        "| `some-agent` | no change | 0.90 [0.60, 0.98] | 0.40 [0.17, 0.69] | 0.30 [0.11, 0.60] | "
+        "10 |",
+        "| `some-agent` | go to | 0.30 [0.11, 0.60] | – | – | 10 |",
+    ]
+    assert len(generalisation_table(tmp_path / "nothing").splitlines()) == 2
