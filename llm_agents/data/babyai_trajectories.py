@@ -34,6 +34,8 @@ from llm_agents.whole_files import write_text
 
 _logger = logging.getLogger(__name__)
 
+_NUM_MOVES = 3  # turn left, turn right, go forward: the bot makes good any of them
+
 WorldOptions = dict[str, bool | int | float | str | list[float] | list[str] | None]
 
 
@@ -44,17 +46,21 @@ class Slot:
         world: The world.
         prompt: How its observations become prompts.
         seed: Of the collection.
+
+    Attributes:
+        astray: What was done in the last step, where it was not what the player had said.
     """
 
     def __init__(self, world: TextEnv, prompt: PromptBuilder, seed: int) -> None:
         self.world, self.prompt, self.seed = world, prompt, seed
         self.number = -1
+        self.astray: int | None = None
         self.steps: list[TrajectoryStep] = []
         self.draws = random.Random(0)
 
     def begin(self, number: int) -> None:
         """Begin an episode by its number."""
-        self.number, self.steps = number, []
+        self.number, self.steps, self.astray = number, [], None
         self.draws = random.Random(f"draws/{self.seed}/{number}")
         self._past: tuple[Moment, ...] = ()
         world_seed = random.Random(f"world/{self.seed}/{number}").getrandbits(31)
@@ -65,10 +71,18 @@ class Slot:
         """Return what the player is asked."""
         return self.prompt.choice(self._observation, self._past)
 
-    def step(self, choice: Choice, index: int) -> bool:
-        """Take an action; return whether the episode has ended."""
+    def step(self, choice: Choice, index: int, taken: int | None = None) -> bool:
+        """Take an action; return whether the episode has ended.
+
+        Args:
+            choice: What the player was asked.
+            index: Its answer, which is written down.
+            taken: What is done in the world, if not that.
+        """
         seen = self._observation
-        step = self.world.step(index)
+        taken = index if taken is None else taken
+        self.astray = None if taken == index else taken
+        step = self.world.step(taken)
         has_ended = step.terminated or step.truncated
         self.steps.append(
             TrajectoryStep(
@@ -82,7 +96,7 @@ class Slot:
                 done=has_ended,
             )
         )
-        self._past = self.prompt.remember(self._past, seen, index)
+        self._past = self.prompt.remember(self._past, seen, taken)
         self._observation = step.observation
         return has_ended
 
@@ -162,6 +176,11 @@ class TrajectoryJob(Job):
     def act(self, slots: Sequence[Slot], choices: Sequence[Choice]) -> list[int]:
         """Return the index of an action for each choice."""
 
+    def taken(self, slots: Sequence[Slot], indices: Sequence[int]) -> list[int]:
+        """Return what is done in each world, where the player has said what it would do."""
+        del slots
+        return list(indices)
+
     @abstractmethod
     def player(self) -> dict[str, Any]:
         """Return who plays, as plain values: part of what the steps depend on."""
@@ -223,10 +242,10 @@ class TrajectoryJob(Job):
                 begun += 1
             while total < target:
                 choices = [slot.choice for slot in slots]
-                for slot, choice, index in zip(
-                    slots, choices, self.act(slots, choices), strict=True
-                ):
-                    if slot.step(choice, index):
+                indices = self.act(slots, choices)
+                taken = self.taken(slots, indices)
+                for slot, choice, index, done in zip(slots, choices, indices, taken, strict=True):
+                    if slot.step(choice, index, done):
                         finished[slot.number] = slot.steps
                         slot.begin(begun)
                         begun += 1
@@ -242,17 +261,30 @@ class TrajectoryJob(Job):
 class BotTrajectories(TrajectoryJob):
     """Lets BabyAI's bot play, or chance.
 
+    A bot that never errs never shows the way back, and a clone of it that errs once may stand
+    before an obstacle for ever. With `noise` some of its steps are replaced by random ones, and
+    what is written down is still what the bot would have done (DART: Laskey et al. 2017, arXiv
+    1703.09327, whose noise is fitted to the clone's errors; here it is given).
+
     Args:
         plan: What to collect, in a world of BabyAI.
         player: Who plays.
+        noise: Probability that a random turn or step forward is taken in place of the bot's action.
 
     Raises:
-        UserError: The bot is to play another world than BabyAI's.
+        UserError: The bot is to play another world than BabyAI's, or the noise is none of a bot.
     """
 
-    def __init__(self, plan: TrajectoryPlan, player: Literal["bot", "chance"] = "bot") -> None:
+    def __init__(
+        self, plan: TrajectoryPlan, player: Literal["bot", "chance"] = "bot", noise: float = 0.0
+    ) -> None:
         super().__init__(plan)
-        self._name, self._bot = player, Bot()
+        if not 0 <= noise < 1 or (noise and player != "bot"):
+            raise UserError(
+                f"expected `noise` from 0 to below 1, and 0 unless the bot plays, got {noise} for "
+                f"the player `{player}`"
+            )
+        self._name, self._bot, self.noise = player, Bot(), noise
 
     def act(self, slots: Sequence[Slot], choices: Sequence[Choice]) -> list[int]:
         """Return what the player does."""
@@ -261,11 +293,22 @@ class BotTrajectories(TrajectoryJob):
                 slot.draws.randrange(len(choice.actions))
                 for slot, choice in zip(slots, choices, strict=True)
             ]
-        return [self._bot(_babyai(slot.world)) for slot in slots]
+        return [self._bot(_babyai(slot.world), slot.astray) for slot in slots]
+
+    def taken(self, slots: Sequence[Slot], indices: Sequence[int]) -> list[int]:
+        """Return the bot's actions, some of them replaced; each episode draws for itself."""
+        if not self.noise:
+            return list(indices)
+        return [
+            slot.draws.randrange(min(_NUM_MOVES, slot.world.num_actions))
+            if slot.draws.random() < self.noise
+            else index
+            for slot, index in zip(slots, indices, strict=True)
+        ]
 
     def player(self) -> dict[str, Any]:
         """Return who plays."""
-        return {"player": self._name}
+        return {"player": self._name, **({"noise": self.noise} if self.noise else {})}
 
 
 class AgentTrajectories(TrajectoryJob):

@@ -55,7 +55,7 @@ class Bot:
     It always solves GLAM's levels, and minigrid's but for a few: those where a box has to be opened
     or the hands are full at first; it finds no way in some worlds of ``UnlockToUnlock``; and it
     fails where a wrong door ends the episode, in ``OpenDoorsOrderN2Debug`` and ``N4Debug``. It has
-    to be asked at every step of an episode, and its advice taken.
+    to be asked at every step of an episode, and its advice taken, or to be told what was done.
 
     Example:
         >>> world, bot = BabyAIText(), Bot()
@@ -67,8 +67,12 @@ class Bot:
     def __init__(self) -> None:
         self._bots: WeakKeyDictionary[BabyAIText, tuple[Any, Any]] = WeakKeyDictionary()
 
-    def __call__(self, world: BabyAIText) -> int:
+    def __call__(self, world: BabyAIText, taken: int | None = None) -> int:
         """Return the index of the next action.
+
+        Args:
+            world: The world.
+            taken: The last action of the episode; None if its advice was taken, or there is none.
 
         Raises:
             UserError: The world does not offer the action, or the bot finds no way.
@@ -79,7 +83,7 @@ class Bot:
             bot = _bot_class()(engine)
             self._bots[world] = engine.instrs, bot
         try:
-            action = int(bot.replan(None))
+            action = int(bot.replan(taken))
         except (AssertionError, _LostError) as error:
             raise UserError(
                 f"expected a world that minigrid's bot can solve, got `{world.name}`: it finds no "

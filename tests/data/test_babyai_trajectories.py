@@ -19,6 +19,7 @@ from llm_agents.data.babyai_trajectories import (
 )
 from llm_agents.data.trajectories import episodes_of, read_trajectories
 from llm_agents.envs import BabyAIPrompt, BabyAIText
+from llm_agents.envs.babyai_bot import Bot
 from llm_agents.errors import UserError
 from llm_agents.types import Choice
 
@@ -100,6 +101,49 @@ def test_worlds_beside_each_other_change_nothing(tmp_path: Path) -> None:
         for number in ("1", "3")
     )
     assert one == three
+
+
+def test_noise_leads_the_bot_astray_and_its_advice_is_written(tmp_path: Path) -> None:
+    plan = collection(num_steps=150)
+    numbers = BotTrajectories(plan, noise=0.4).run(tmp_path)
+    assert numbers["success_rate"] == 1.0
+    slot, bot, astray, steps = plan.slots()[0], Bot(), 0, 0
+    for episode in episodes_of(read_trajectories(tmp_path / "trajectories.jsonl")):
+        slot.begin(episode[0].episode)
+        for written, following in zip(episode, [*episode[1:], None], strict=True):
+            choice = slot.choice
+            assert written.choice == choice
+            advice = bot(slot.world, slot.astray)  # type: ignore[arg-type]
+            assert written.action == choice.actions[advice]
+            draw = slot.draws.random()
+            taken = slot.draws.randrange(3) if draw < 0.4 else advice
+            assert slot.step(choice, advice, taken) == (following is None)
+            if following is not None:  # the history has what was done
+                assert choice.actions[taken] in following.prompt.split("Action ")[-2]
+            astray, steps = astray + (taken != advice), steps + 1
+    assert 0.15 < astray / steps < 0.4  # a third of the draws are what the bot wanted
+
+
+@pytest.mark.parametrize("world", ["babyai-go-to-local", "babyai-pick-up-then-go-to-local"])
+def test_the_bot_finds_back_from_any_move(world: str, tmp_path: Path) -> None:
+    plan = TrajectoryPlan(world, num_steps=1500, seed=5)
+    numbers = BotTrajectories(plan, noise=0.3).run(tmp_path)
+    assert float(str(numbers["success_rate"])) > 0.98
+
+
+def test_noise_is_each_episodes_own(tmp_path: Path) -> None:
+    for number in (1, 3):
+        BotTrajectories(collection(num_worlds=number), noise=0.3).run(tmp_path / str(number))
+    one, three = (tmp_path / number / "trajectories.jsonl" for number in ("1", "3"))
+    assert one.read_bytes() == three.read_bytes()
+    with pytest.raises(UserError, match="got another `noise`"):
+        BotTrajectories(collection(), noise=0.2).run(tmp_path / "1")
+
+
+@pytest.mark.parametrize(("player", "noise"), [("bot", -0.1), ("bot", 1.0), ("chance", 0.1)])
+def test_a_noise_that_is_none_is_refused(player: Any, noise: float) -> None:
+    with pytest.raises(UserError, match=rf"`noise`.*got {noise} for the player `{player}`"):
+        BotTrajectories(collection(), player=player, noise=noise)
 
 
 def test_a_language_models_trajectories(tmp_path: Path, make_policy: Callable[..., Any]) -> None:
