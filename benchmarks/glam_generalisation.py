@@ -1,8 +1,10 @@
-"""GLAM's tests after training, on trained agents: the base and chance beside each.
+"""GLAM's tests after training, on trained agents, beside each the baselines of its recipe.
 
 Each agent takes the whole suite by ``llm-agents evaluate AGENT --suite generalisation``. Killed at
 any moment, the same command goes on; what is finished is not played again. The picture is the one
-that the suite draws. Options that are not of this script are those of ``evaluate``.
+that the suite draws. Options that are not of this script are those of ``evaluate``: ``--recipe
+FILE`` with other ``evaluation.baselines`` decides who plays beside the agent; an entry that was
+trained with ``baselines: []`` plays alone.
 
     python benchmarks/glam_generalisation.py glam-babyai-go-to-red-ball-smollm2-135m-instruct
 """

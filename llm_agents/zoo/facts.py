@@ -207,14 +207,16 @@ def _began_with(recipe: str) -> str | None:
 def _beginning(source: Path, recipe: str) -> EpisodeResults | None:
     """Return what the agent had reached whose adapter training began with.
 
-    It lies beside its successor in a zoo; a run's recipe names it from the working folder.
+    A recipe names it from the working folder; an entry's lies beside it in the zoo.
     """
     name = _began_with(recipe)
     if name is None:
         return None
-    for folder in (source.parent / Path(name).name, Path(name)):
-        if folder.is_dir() and isinstance(found := measured(folder), EpisodeResults):
-            return found
+    beside = source.parent / Path(name).name
+    for folder in (Path(name), beside):
+        if folder.is_dir() and folder.resolve() != source.resolve():
+            found = measured(folder)
+            return found if isinstance(found, EpisodeResults) else None
     return None
 
 

@@ -363,8 +363,10 @@ def test_a_card_says_where_training_gained_nothing(
     ]
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
-    shutil.rmtree(first)  # what is not in the zoo can't be compared with
+    shutil.rmtree(first)  # what is not there can't be compared with
     assert gather_facts(folder, "me/second", "org/base", None).beginning is None
+    path.write_text(path.read_text().replace(str(first), "runs/gone/adapter"))
+    assert gather_facts(folder, "me/second", "org/base", None).beginning is None  # not with itself
 
 
 def reach(folder: Path, mean: float) -> None:
