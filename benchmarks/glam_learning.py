@@ -1,12 +1,13 @@
 """How far GLAM and its comparison agents come in BabyAI-Text at equal steps: several seeds.
 
 For each seed the bot plays, a language model is cloned from its episodes, and PPO grounds the model
-as it is and the clone; DRRN and symbolic PPO see as many steps of the world. Every stage is
-``llm-agents run`` of a recipe on one thread. Killed at any moment, the same command goes on; what
-is finished is not run again.
+as it is and the clone; DRRN and symbolic PPO see as many steps of the world. ``dart`` is a clone of
+a bot that is led astray now and then, and shows how it comes back. Every stage is ``llm-agents run``
+of a recipe on one thread. Killed at any moment, the same command goes on; what is finished is not
+run again.
 
     python benchmarks/glam_learning.py --work runs/glam_learning
-    python benchmarks/glam_learning.py --world babyai-go-to-red-ball --agents cloned cloned_ppo \\
+    python benchmarks/glam_learning.py --world babyai-go-to-red-ball --agents dart dart_ppo \\
         --demonstrations 4000 --after-cloning 1536 --episodes 50
 """
 
@@ -39,24 +40,31 @@ RECIPES = {
     "ppo": "glam_babyai_go_to_red_ball",
     "cloned": "cloning_babyai_go_to_local",
     "cloned_ppo": "glam_babyai_go_to_red_ball",
+    "dart": "cloning_babyai_go_to_local",
+    "dart_ppo": "glam_babyai_go_to_red_ball",
     "drrn": "drrn_babyai_go_to_local",
     "symbolic": "symbolic_ppo_babyai_go_to_red_ball",
 }
+CLONES = {"cloned": "bot", "dart": "dart_bot"}  # and who is cloned
+_TEACHERS = CLONES | {f"{clone}_ppo": teacher for clone, teacher in CLONES.items()}
+_NOISE: Mapping[str, float] = {"dart_bot": 0.25}  # how often a teacher is led astray
 # Without distractors fewer layers and larger batches do; a clone is refined in smaller steps.
 _FEW_LAYERS: Mapping[str, object] = {"model.policy.lora.top_layers": 8}
+_FROM_A_CLONE: Mapping[str, object] = {
+    "data.num_worlds": 4,
+    "data.num_steps": 64,  # whole episodes
+    "data.bootstrap_at_limit": False,  # to stand before an obstacle to the end is worth nothing
+    "model.ppo.num_minibatches": 4,
+    "model.ppo.gae_lambda": 0.99,
+    "model.ppo.lr": 5e-4,
+    "model.ppo.critic_init": "zero",
+}
 SETTINGS: Mapping[tuple[str, str], Mapping[str, object]] = {
     (EASY, "ppo"): _FEW_LAYERS,
     (EASY, "cloned"): {**_FEW_LAYERS, "data.batch_size": 16},
     (EASY, "cloned_ppo"): _FEW_LAYERS,
-    ("babyai-go-to-red-ball", "cloned_ppo"): {
-        "data.num_worlds": 4,
-        "data.num_steps": 64,  # whole episodes
-        "data.bootstrap_at_limit": False,  # to stand before an obstacle to the end is worth nothing
-        "model.ppo.num_minibatches": 4,
-        "model.ppo.gae_lambda": 0.99,
-        "model.ppo.lr": 5e-4,
-        "model.ppo.critic_init": "zero",
-    },
+    ("babyai-go-to-red-ball", "cloned_ppo"): _FROM_A_CLONE,
+    ("babyai-go-to-red-ball", "dart_ppo"): _FROM_A_CLONE,
 }
 
 
@@ -85,22 +93,25 @@ class Run(AgentRun):
         changes: dict[str, object] = {"data.world": self.world}
         changes |= SETTINGS.get((self.world, self.agent), {})
         changes["evaluation.baselines"] = []  # they play once, whatever the seed
-        if self.agent == "cloned":
+        clone, _, then = self.agent.partition("_")
+        if self.agent in CLONES:
             changes["data.train"] = str(self.watch_the_bot())
         else:
             changes["data.total_frames"] = self.frames
-        if self.agent == "cloned_ppo":
-            changes["model.policy.adapter"] = str(self.sibling("cloned") / "adapter")
+        if then:
+            changes["model.policy.adapter"] = str(self.sibling(clone) / "adapter")
         self.execute(RECIPES[self.agent], changes, overrides)
 
     def watch_the_bot(self) -> Path:
-        """Return the bot's episodes, recorded if they are not there."""
-        watched = AgentRun(self.sibling("bot"), self.seed)
+        """Return the episodes of the clone's teacher, recorded if they are not there."""
+        teacher = _TEACHERS[self.agent]
+        watched = AgentRun(self.sibling(teacher), self.seed)
         episodes = watched.folder.with_suffix(".jsonl")
         plan: Mapping[str, object] = {
             "job.plan.world": self.world,
             "job.plan.num_steps": self.demonstrations,
             "job.plan.output": str(episodes),
+            "job.noise": _NOISE.get(teacher, 0.0),
         }
         if not watched.execute("cloning_collect_babyai_go_to_local", plan, ()):
             raise SystemExit(f"stopped at the bot's episodes of seed {self.seed}")
@@ -166,7 +177,7 @@ def picture(
     Those that play many worlds at once have levels: of their episodes the successful end first, and
     few others end within such a budget.
     """
-    learners = {name: runs for name, runs in groups.items() if name in ("ppo", "cloned_ppo")}
+    learners = {name: runs for name, runs in groups.items() if name.endswith("ppo")}
     if not learners:
         return
     figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
@@ -193,7 +204,10 @@ def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
         if run.is_finished:
             groups.setdefault(run.agent, []).append(run)
     for agent, runs in groups.items():
-        seen = {"steps_of_the_bot": runs[0].demonstrations} if agent.startswith("cloned") else {}
+        seen: dict[str, float] = {}
+        if teacher := _TEACHERS.get(agent):
+            seen["steps_of_the_bot"] = runs[0].demonstrations
+            seen |= {"noise": _NOISE[teacher]} if teacher in _NOISE else {}
         if runs[0].frames:
             seen["frames"] = runs[0].frames
         worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
@@ -224,7 +238,7 @@ def main() -> None:
     options = parser.parse_args()
     work = options.work / options.world
     seeds = range(1, options.seeds + 1)
-    frames = {"cloned": 0, "cloned_ppo": options.after_cloning}
+    frames = {agent: 0 if agent in CLONES else options.after_cloning for agent in _TEACHERS}
     queue = [
         Run(
             work / f"{agent}-{seed}",
