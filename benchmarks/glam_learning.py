@@ -2,9 +2,9 @@
 
 For each seed the bot plays, a language model is cloned from its episodes, and PPO grounds the model
 as it is and the clone; DRRN and symbolic PPO see as many steps of the world. ``dart`` is a clone of
-a bot that is led astray now and then, and shows how it comes back. Every stage is ``llm-agents run``
-of a recipe on one thread. Killed at any moment, the same command goes on; what is finished is not
-run again.
+a bot that is led astray now and then, and shows how it comes back. Every stage is
+``llm-agents run`` of a recipe on one thread. Killed at any moment, the same command goes on; what
+is finished is not run again.
 
     python benchmarks/glam_learning.py --work runs/glam_learning
     python benchmarks/glam_learning.py --world babyai-go-to-red-ball --agents dart dart_ppo \\
@@ -169,10 +169,12 @@ def untrained(folder: Path, world: str) -> dict[str, dict[str, float]]:
 def picture(
     world: str,
     groups: Mapping[str, Sequence[Run]],
-    base: Mapping[str, Mapping[str, float]],
+    known: Mapping[str, Mapping[str, Any]],
     path: Path,
 ) -> None:
     """Draw the success of language models that learn from rewards, and levels to compare it with.
+
+    Levels are of all that is known of the world, whenever it was run.
 
     Those that play many worlds at once have levels: of their episodes the successful end first, and
     few others end within such a budget.
@@ -182,9 +184,11 @@ def picture(
         return
     figure, axis = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
     draw_curves(axis, learners, "success_rate")
-    levels = {name: entry["mean"] for name, entry in base.items()}
-    for name in set(groups) - set(learners):
-        levels[name] = summarize(groups[name])["success"]["mean"]
+    levels = {
+        name: entry.get("success", entry)["mean"]
+        for name, entry in known.items()
+        if name not in learners
+    }
     for number, name in enumerate(sorted(levels, key=levels.__getitem__)):
         style = (0, (1 + 2 * number, 2))  # the higher, the longer its dashes
         axis.axhline(levels[name], color="0.3", linewidth=1, linestyle=style, label=name)
@@ -211,9 +215,8 @@ def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
         if runs[0].frames:
             seen["frames"] = runs[0].frames
         worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
-    played = untrained(base, world)
-    worlds.setdefault(world, {}).update(played)
-    picture(world, groups, played, RESULTS / f"glam_learning_{world}.png")
+    worlds.setdefault(world, {}).update(untrained(base, world))
+    picture(world, groups, worlds[world], RESULTS / f"glam_learning_{world}.png")
     keep("glam_learning", ("torch", "transformers"), worlds=worlds)
     print(json.dumps(worlds))
 

@@ -20,8 +20,10 @@ _AGENTS = {
     "random": "chance",
     "zero-shot": "the model as it is",
     "cloned": "cloned from the bot",
+    "dart": "cloned from the bot led astray (DART)",
     "ppo": "GLAM: PPO from the model as it is",
     "cloned_ppo": "GLAM: cloned, then PPO",
+    "dart_ppo": "GLAM: cloned with DART, then PPO",
     "drrn": "DRRN",
     "symbolic": "symbolic PPO",
 }

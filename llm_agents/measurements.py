@@ -26,6 +26,8 @@ _BABYAI_AGENTS = {  # names of agents in benchmarks/glam_learning.py
     "ppo": "glam",
     "cloned": "cloning",
     "cloned_ppo": "glam from a clone",
+    "dart": "cloning with dart",
+    "dart_ppo": "glam from a clone with dart",
     "symbolic": "symbolic_ppo",
 }
 
