@@ -2,13 +2,14 @@
 
 For each seed the bot plays, a language model is cloned from its episodes, and PPO grounds the model
 as it is and the clone; DRRN and symbolic PPO see as many steps of the world. ``dart`` is a clone of
-a bot that is led astray now and then, and shows how it comes back. Every stage is
-``llm-agents run`` of a recipe on one thread. Killed at any moment, the same command goes on; what
-is finished is not run again.
+a bot that is led astray now and then, and shows how it comes back; ``dagger`` learns further, from
+what the bot says of the steps that this clone takes, and ``dagger_ppo`` goes on from there. Every
+stage is ``llm-agents run`` of a recipe on one thread. Killed at any moment, the same command goes
+on; what is finished is not run again.
 
     python benchmarks/glam_learning.py --work runs/glam_learning
-    python benchmarks/glam_learning.py --world babyai-go-to-red-ball --agents dart dart_ppo \\
-        --demonstrations 4000 --after-cloning 1536 --episodes 50
+    python benchmarks/glam_learning.py --world babyai-go-to-red-ball --demonstrations 4000 \\
+        --agents dart dagger dagger_ppo --after-cloning 1536 --episodes 50
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,15 @@ RECIPES = {
     "cloned": "cloning_babyai_go_to_local",
     "cloned_ppo": "glam_babyai_go_to_red_ball",
     "dart": "cloning_babyai_go_to_local",
-    "dart_ppo": "glam_babyai_go_to_red_ball",
+    "dagger": "cloning_babyai_go_to_local",
+    "dagger_ppo": "glam_babyai_go_to_red_ball",
     "drrn": "drrn_babyai_go_to_local",
     "symbolic": "symbolic_ppo_babyai_go_to_red_ball",
 }
-CLONES = {"cloned": "bot", "dart": "dart_bot"}  # and who is cloned
-_TEACHERS = CLONES | {f"{clone}_ppo": teacher for clone, teacher in CLONES.items()}
-_NOISE: Mapping[str, float] = {"dart_bot": 0.25}  # how often a teacher is led astray
+CLONES = ("cloned", "dart", "dagger")
+STARTS = {"cloned_ppo": "cloned", "dagger": "dart", "dagger_ppo": "dagger"}
+_LESSONS = {"dagger": "cloning_dagger_babyai_go_to_red_ball"}
+_NOISE = 0.25  # how often DART's bot is led astray
 # Without distractors fewer layers and larger batches do; a clone is refined in smaller steps.
 _FEW_LAYERS: Mapping[str, object] = {"model.policy.lora.top_layers": 8}
 _FROM_A_CLONE: Mapping[str, object] = {
@@ -64,7 +67,7 @@ SETTINGS: Mapping[tuple[str, str], Mapping[str, object]] = {
     (EASY, "cloned"): {**_FEW_LAYERS, "data.batch_size": 16},
     (EASY, "cloned_ppo"): _FEW_LAYERS,
     ("babyai-go-to-red-ball", "cloned_ppo"): _FROM_A_CLONE,
-    ("babyai-go-to-red-ball", "dart_ppo"): _FROM_A_CLONE,
+    ("babyai-go-to-red-ball", "dagger_ppo"): _FROM_A_CLONE,
 }
 
 
@@ -76,13 +79,13 @@ class Run(AgentRun):
         agent: What learns.
         world: Where.
         frames: Steps of the world that it sees, if it learns from rewards.
-        demonstrations: Steps of the bot that a clone reads.
+        lessons: Steps of the bot, or of its advice, that a clone learns from.
     """
 
     agent: str
     world: str
     frames: int
-    demonstrations: int
+    lessons: int
 
     def sibling(self, agent: str) -> Path:
         """Return the folder of another agent's run of the same seed."""
@@ -93,29 +96,36 @@ class Run(AgentRun):
         changes: dict[str, object] = {"data.world": self.world}
         changes |= SETTINGS.get((self.world, self.agent), {})
         changes["evaluation.baselines"] = []  # they play once, whatever the seed
-        clone, _, then = self.agent.partition("_")
         if self.agent in CLONES:
-            changes["data.train"] = str(self.watch_the_bot())
+            changes["data.train"] = str(self.ask_the_bot())
         else:
             changes["data.total_frames"] = self.frames
-        if then:
-            changes["model.policy.adapter"] = str(self.sibling(clone) / "adapter")
+        if self.agent in STARTS:
+            changes["model.policy.adapter"] = str(self.start)
         self.execute(RECIPES[self.agent], changes, overrides)
 
-    def watch_the_bot(self) -> Path:
-        """Return the episodes of the clone's teacher, recorded if they are not there."""
-        teacher = _TEACHERS[self.agent]
-        watched = AgentRun(self.sibling(teacher), self.seed)
-        episodes = watched.folder.with_suffix(".jsonl")
-        plan: Mapping[str, object] = {
+    @property
+    def start(self) -> Path:
+        """Return the adapter that it starts from."""
+        return self.sibling(STARTS[self.agent]) / "adapter"
+
+    def ask_the_bot(self) -> Path:
+        """Return what a clone learns from, collected if it is not there."""
+        collection = AgentRun(self.sibling(f"{self.agent}_bot"), self.seed)
+        steps = collection.folder.with_suffix(".jsonl")
+        plan: dict[str, object] = {
             "job.plan.world": self.world,
-            "job.plan.num_steps": self.demonstrations,
-            "job.plan.output": str(episodes),
-            "job.noise": _NOISE.get(teacher, 0.0),
+            "job.plan.num_steps": self.lessons,
+            "job.plan.output": str(steps),
         }
-        if not watched.execute("cloning_collect_babyai_go_to_local", plan, ()):
-            raise SystemExit(f"stopped at the bot's episodes of seed {self.seed}")
-        return episodes
+        if self.agent == "dart":
+            plan["job.noise"] = _NOISE
+        if self.agent == "dagger":
+            plan["job.policy.adapter"] = str(self.start)
+        recipe = _LESSONS.get(self.agent, "cloning_collect_babyai_go_to_local")
+        if not collection.execute(recipe, plan, ()):
+            raise SystemExit(f"stopped at the bot's steps of seed {self.seed}")
+        return steps
 
     def played(self) -> Mapping[str, float]:
         """Return success and steps an episode."""
@@ -136,6 +146,15 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
         "minutes": minutes if minutes is None else round(minutes, 1 if minutes >= 1 else 2),
         "commit": runs[0].commit(),
     }
+
+
+def chain(run: Run, queue: Sequence[Run]) -> Iterator[Run]:
+    """Yield a run, the one that it starts from, and so on."""
+    yield run
+    start = STARTS.get(run.agent)
+    for other in queue:
+        if (other.agent, other.seed) == (start, run.seed):
+            yield from chain(other, queue)
 
 
 def play_untrained(folder: Path, world: str, episodes: int) -> None:
@@ -209,9 +228,8 @@ def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
             groups.setdefault(run.agent, []).append(run)
     for agent, runs in groups.items():
         seen: dict[str, float] = {}
-        if teacher := _TEACHERS.get(agent):
-            seen["steps_of_the_bot"] = runs[0].demonstrations
-            seen |= {"noise": _NOISE[teacher]} if teacher in _NOISE else {}
+        if read := sum(run.lessons for run in chain(runs[0], queue)):
+            seen["steps_of_the_bot"] = read
         if runs[0].frames:
             seen["frames"] = runs[0].frames
         worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
@@ -219,6 +237,13 @@ def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
     picture(world, groups, worlds[world], RESULTS / f"glam_learning_{world}.png")
     keep("glam_learning", ("torch", "transformers"), worlds=worlds)
     print(json.dumps(worlds))
+
+
+def _frames(agent: str, whole: int, after_cloning: int) -> int:
+    """Return the steps of the world that an agent learns in."""
+    if agent in CLONES:
+        return 0
+    return after_cloning if agent in STARTS else whole
 
 
 def main() -> None:
@@ -232,6 +257,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=4096)
     parser.add_argument("--after-cloning", type=int, default=1024, help="frames that a clone sees")
     parser.add_argument("--demonstrations", type=int, default=3000, help="steps of the bot")
+    parser.add_argument("--corrections", type=int, default=2500, help="steps of its advice")
     parser.add_argument("--episodes", type=int, default=100, help="of the base and of chance")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time, one thread each")
     parser.add_argument(
@@ -241,15 +267,19 @@ def main() -> None:
     options = parser.parse_args()
     work = options.work / options.world
     seeds = range(1, options.seeds + 1)
-    frames = {agent: 0 if agent in CLONES else options.after_cloning for agent in _TEACHERS}
+    lessons = {
+        "cloned": options.demonstrations,
+        "dart": options.demonstrations,
+        "dagger": options.corrections,
+    }
     queue = [
         Run(
             work / f"{agent}-{seed}",
             seed,
             agent=agent,
             world=options.world,
-            frames=frames.get(agent, options.frames),
-            demonstrations=options.demonstrations,
+            frames=_frames(agent, options.frames, options.after_cloning),
+            lessons=lessons.get(agent, 0),
         )
         for agent in RECIPES
         if agent in options.agents

@@ -21,9 +21,10 @@ _AGENTS = {
     "zero-shot": "the model as it is",
     "cloned": "cloned from the bot",
     "dart": "cloned from the bot led astray (DART)",
+    "dagger": "this clone, corrected by the bot (DAgger)",
     "ppo": "GLAM: PPO from the model as it is",
     "cloned_ppo": "GLAM: cloned, then PPO",
-    "dart_ppo": "GLAM: cloned with DART, then PPO",
+    "dagger_ppo": "GLAM: cloned, corrected, then PPO",
     "drrn": "DRRN",
     "symbolic": "symbolic PPO",
 }

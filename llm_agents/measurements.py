@@ -27,7 +27,8 @@ _BABYAI_AGENTS = {  # names of agents in benchmarks/glam_learning.py
     "cloned": "cloning",
     "cloned_ppo": "glam from a clone",
     "dart": "cloning with dart",
-    "dart_ppo": "glam from a clone with dart",
+    "dagger": "cloning with dagger",
+    "dagger_ppo": "glam from a clone with dagger",
     "symbolic": "symbolic_ppo",
 }
 

@@ -167,7 +167,7 @@ def test_the_table_of_babyai_has_chance_first_and_the_bots_steps(tmp_path: Path)
     agents = {
         "drrn": {**drrn, "success": {"mean": 0.25, "by_seed": [0.25]}, "commit": "abc"},
         "cloned": {**cloned, "success": success, "commit": "abc"},
-        "dart_ppo": {**cloned, "frames": 1536, "noise": 0.25, "success": success, "commit": "abc"},
+        "dagger_ppo": {**cloned, "frames": 1536, "success": success, "commit": "abc"},
         "random": chance,
     }
     path = tmp_path / "benchmarks" / "results" / "glam_learning.json"
@@ -176,7 +176,7 @@ def test_the_table_of_babyai_has_chance_first_and_the_bots_steps(tmp_path: Path)
         "| go-to-red-ball | chance | 100 episodes | 0.300 [0.220, 0.400] | – | 53.7 | – | – | – |",
         "| go-to-red-ball | cloned from the bot | 2 | 0.950 [0.900, 1.000] | 0.94, 0.96 | 5.8 | "
         "3,000 | – | 3.7 |",
-        "| go-to-red-ball | GLAM: cloned with DART, then PPO | 2 | 0.950 [0.900, 1.000] | "
+        "| go-to-red-ball | GLAM: cloned, corrected, then PPO | 2 | 0.950 [0.900, 1.000] | "
         "0.94, 0.96 | 5.8 | 3,000 | 1,536 | 3.7 |",
         "| go-to-red-ball | DRRN | 1 | 0.250 | 0.25 | 50 | – | 4,096 | – |",
     ]
@@ -184,7 +184,7 @@ def test_the_table_of_babyai_has_chance_first_and_the_bots_steps(tmp_path: Path)
     assert set(measured) == {
         ("drrn", "success rate, GoToRedBall"),
         ("cloning", "success rate, GoToRedBall"),
-        ("glam from a clone with dart", "success rate, GoToRedBall"),
+        ("glam from a clone with dagger", "success rate, GoToRedBall"),
     }
     of_the_clone = measured["cloning", "success rate, GoToRedBall"]
     assert of_the_clone.task == "babyai_go_to_red_ball"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from llm_agents.data.babyai_trajectories import AgentTrajectories, BotTrajectories
+from llm_agents.data.babyai_trajectories import (
+    AgentTrajectories,
+    BotTrajectories,
+    DAggerTrajectories,
+)
 from llm_agents.data.base import DropReport, Example, collate_prompts, collate_tokens
 from llm_agents.data.cloning import CloningData
 from llm_agents.data.comet import CometData
@@ -36,6 +40,7 @@ __all__ = [
     "CometPreparation",
     "CometRules",
     "ContrastPreparation",
+    "DAggerTrajectories",
     "DropReport",
     "EvaluationStream",
     "Example",

@@ -362,6 +362,62 @@ class AgentTrajectories(TrajectoryJob):
         }
 
 
+class DAggerTrajectories(AgentTrajectories):
+    """Lets a language model play, and BabyAI's bot say at every step what it would have done.
+
+    What a clone does wrong leads it to where no demonstration has been. Here its own steps lead
+    there, and what is written down is the bot's advice: to learn from it is a round of DAgger (Ross
+    et al. 2011, arXiv 1011.0686). Where the model wants to pick up, drop or toggle and the bot does
+    not, the bot's action is done: it can't make good an opened box.
+
+    Args:
+        plan: What to collect, in a world of BabyAI.
+        policy: The model, with its adapter.
+        beta: Probability that a step is the bot's, β in the paper; else it is the model's.
+        normalization: What an action's log-prob is divided by, as in the agent's training.
+        temperature: Of the softmax; 0 takes the best action.
+
+    Raises:
+        UserError: `beta` is no probability, the temperature is below 0, or the world is none of
+            BabyAI's.
+    """
+
+    def __init__(
+        self,
+        plan: TrajectoryPlan,
+        policy: LanguagePolicy,
+        *,
+        beta: float = 0.5,
+        normalization: Normalization = "sum",
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(plan, policy, normalization=normalization, temperature=temperature)
+        if not 0 <= beta <= 1:
+            raise UserError(f"expected `beta` from 0 to 1, got {beta}")
+        self.beta, self._bot = beta, Bot()
+
+    def act(self, slots: Sequence[Slot], choices: Sequence[Choice]) -> list[int]:
+        """Return what the bot would do."""
+        del choices
+        return [self._bot(_babyai(slot.world), slot.astray) for slot in slots]
+
+    def taken(self, slots: Sequence[Slot], indices: Sequence[int]) -> list[int]:
+        """Return what is done: the bot's action or the model's; each episode draws for itself."""
+        done = list(indices)
+        free = [place for place, slot in enumerate(slots) if slot.draws.random() >= self.beta]
+        if not free:
+            return done
+        own = [slots[place] for place in free]
+        for place, drawn in zip(free, super().act(own, [slot.choice for slot in own]), strict=True):
+            if drawn < _NUM_MOVES:
+                done[place] = drawn
+        return done
+
+    def player(self) -> dict[str, Any]:
+        """Return who plays, and who is asked."""
+        return {**super().player(), "expert": "bot", "beta": self.beta}
+
+
 def _babyai(world: TextEnv) -> BabyAIText:
     """Return a world of BabyAI."""
     if not isinstance(world, BabyAIText):
