@@ -14,11 +14,11 @@ import torch
 from llm_agents.data.babyai_trajectories import (
     AgentTrajectories,
     BotTrajectories,
-    TrajectoryJob,
-    TrajectoryPlan,
+    DAggerTrajectories,
 )
 from llm_agents.data.trajectories import episodes_of, read_trajectories
-from llm_agents.envs import BabyAIPrompt, BabyAIText
+from llm_agents.data.trajectory_collection import TrajectoryJob, TrajectoryPlan
+from llm_agents.envs import BabyAIPrompt, BabyAIText, PromptBuilder
 from llm_agents.envs.babyai_bot import Bot
 from llm_agents.errors import UserError
 from llm_agents.types import Choice
@@ -171,6 +171,56 @@ def test_a_language_models_trajectories(tmp_path: Path, make_policy: Callable[..
     )
 
 
+def test_the_bot_corrects_what_a_language_model_does(
+    tmp_path: Path, make_policy: Callable[..., Any]
+) -> None:
+    policy, plan = make_policy(), collection(num_steps=100, prompt=PromptBuilder())
+    DAggerTrajectories(plan, policy, beta=0.4, normalization="token").run(tmp_path)
+    slot, bot = plan.slots()[0], Bot()
+    advised = drawn = refused = 0
+    for episode in episodes_of(read_trajectories(tmp_path / "trajectories.jsonl")):
+        slot.begin(episode[0].episode)
+        for written, following in zip(episode, [*episode[1:], None], strict=True):
+            choice = slot.choice
+            assert written.choice == choice, "what was done before leads here"
+            advice = bot(slot.world, slot.astray)  # type: ignore[arg-type]
+            assert written.action == choice.actions[advice], "what is written is the bot's"
+            taken = advice
+            if slot.draws.random() >= 0.4:
+                with torch.no_grad():
+                    row = policy.score_actions([choice], "token").scores.double().softmax(1)[0]
+                wanted = slot.draws.choices(range(len(row)), row.tolist())[0]
+                taken = wanted if wanted < 3 else advice
+                drawn, refused = drawn + 1, refused + (wanted >= 3)
+            assert slot.step(choice, advice, taken) == (following is None)
+            advised += 1
+    assert 0.45 < drawn / advised < 0.75
+    assert refused, "an untrained model wants to toggle and drop, too"
+
+
+def test_a_models_worlds_beside_each_other_change_nothing(
+    tmp_path: Path, make_policy: Callable[..., Any]
+) -> None:
+    policy = make_policy()
+    for number in (1, 3):
+        plan = collection(num_worlds=number, prompt=PromptBuilder())
+        DAggerTrajectories(plan, policy, normalization="token").run(tmp_path / str(number))
+    plan = collection(prompt=PromptBuilder())
+    BotTrajectories(plan).run(tmp_path / "bot")
+    DAggerTrajectories(plan, policy, beta=1).run(tmp_path / "advice")
+    one, three, of_the_bot, advice = (
+        (tmp_path / name / "trajectories.jsonl").read_text(encoding="utf8")
+        for name in ("1", "3", "bot", "advice")
+    )
+    assert one == three
+    assert advice == of_the_bot, "with β = 1 only the bot plays"
+    assert one != of_the_bot
+    with pytest.raises(UserError, match="got another `beta`, `expert`"):
+        AgentTrajectories(plan, policy, normalization="token").run(tmp_path / "1")
+    with pytest.raises(UserError, match="got another `beta`:"):
+        DAggerTrajectories(plan, policy, beta=0.25, normalization="token").run(tmp_path / "1")
+
+
 def test_refusals(tmp_path: Path, make_policy: Callable[..., Any]) -> None:
     BotTrajectories(collection(num_steps=5)).run(tmp_path)
     with pytest.raises(UserError, match="begun with, got another `player`"):
@@ -187,6 +237,11 @@ def test_refusals(tmp_path: Path, make_policy: Callable[..., Any]) -> None:
         collection(num_steps=0)
     with pytest.raises(UserError, match="`temperature` of 0 or more"):
         AgentTrajectories(collection(), make_policy(), temperature=-1)
+    for beta in (-0.1, 1.1):
+        with pytest.raises(UserError, match=f"`beta` from 0 to 1, got {beta}"):
+            DAggerTrajectories(collection(), make_policy(), beta=beta)
+    with pytest.raises(UserError, match="a world of BabyAI for its bot, got `toy-lamp`"):
+        DAggerTrajectories(TrajectoryPlan("toy-lamp"), make_policy()).run(tmp_path / "lamps")
 
 
 def test_chance_may_play_any_world(tmp_path: Path) -> None:

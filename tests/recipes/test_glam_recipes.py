@@ -17,7 +17,9 @@ from llm_agents.cli import main
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TINY = RECIPES / "overlays" / "tiny.yaml"
 NAMES = sorted(path.stem for path in RECIPES.glob("*_babyai_*.yaml"))
-FILES = [RECIPES / folder / f"{name}.yaml" for folder in ("", "paper") for name in NAMES]
+OURS = {"cloning_dagger_babyai_go_to_red_ball"}  # the paper has no such stage
+FILES = [RECIPES / f"{name}.yaml" for name in NAMES]
+FILES += [RECIPES / "paper" / f"{name}.yaml" for name in NAMES if name not in OURS]
 
 
 def recipe(path: Path) -> dict[str, Any]:
@@ -30,6 +32,7 @@ def test_every_agent_has_a_recipe() -> None:
     assert NAMES == [
         "cloning_babyai_go_to_local",
         "cloning_collect_babyai_go_to_local",
+        "cloning_dagger_babyai_go_to_red_ball",
         "drrn_babyai_go_to_local",
         "glam_babyai_go_to_local",
         "glam_babyai_go_to_red_ball",
@@ -44,7 +47,7 @@ def test_a_recipe_runs_to_its_results_under_the_tiny_overlay(path: Path, tmp_pat
     words = ["run", str(path), "--overlay", str(TINY), "--run.folder", str(folder)]
     assert main(words) == 0
     results = json.loads((folder / "results.json").read_text(encoding="utf8"))
-    if "collect" in path.stem:
+    if "job" in recipe(path):
         assert results["numbers"]["steps"] >= 40
         assert results["numbers"]["success_rate"] == 1.0
         assert (folder / "trajectories.jsonl").is_file()
