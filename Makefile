@@ -95,24 +95,27 @@ $(MOTIF_RESULTS): $(MOTIF)/%/results.json: $(MOTIF_RECIPES)/motif_nethack.yaml $
 	$(MOTIF_RUN) --data.reward.path $(MOTIF)/reward/adapter $(MOTIF_$*)
 
 # --- GLAM -----------------------------------------------------------------------------------------
-# The bot's trajectories, a clone of it, PPO from the clone, and the tests of generalisation; a
-# SCALE as above; the default one takes hours, most of them for the tests: each stage goes on where
-# it was interrupted. Another world: make reproduce-glam GLAM_WORLD=babyai-go-to-local
+# The bot's trajectories, a clone of it, a round of the bot's corrections (DAgger), PPO from there, and
+# the tests of generalisation; a SCALE as above; the default one takes hours, half of them for the
+# tests: each stage goes on where it was interrupted. The published agent starts from the model as it
+# is: with SCALE=paper clone and PPO stand side by side. Another world: make reproduce-glam
+# GLAM_WORLD=babyai-go-to-local
 
 GLAM ?= runs/glam/$(SCALE)
 GLAM_WORLD ?= $(if $(filter default,$(SCALE)),babyai-go-to-red-ball,babyai-go-to-local)
 GLAM_EPISODES ?= $(if $(filter tiny,$(SCALE)),2,$(if $(filter paper,$(SCALE)),1000,10))
 GLAM_RECIPES := recipes$(if $(filter paper,$(SCALE)),/paper)
 GLAM_RUN = $(LIGHTNING) run $< $(MOTIF_OVERLAY) --run.folder $(@D) --resume auto
-# The published agent starts from the model as it is; on two cores it starts from the clone.
-GLAM_START = $(if $(filter-out paper,$(SCALE)),--model.policy.adapter $(GLAM)/cloning/adapter) $(GLAM_REFINE_$(SCALE))
+GLAM_CLONE := $(if $(filter paper,$(SCALE)),cloning,corrected)
+GLAM_START := $(if $(filter-out paper,$(SCALE)),--model.policy.adapter $(GLAM)/corrected/adapter)
 GLAM_REFINE_default := --data.total_frames 1536 --data.num_worlds 4 --data.num_steps 64 \
-	--model.ppo.gae_lambda 0.99 --model.ppo.lr 3e-4 --model.ppo.critic_init zero
-GLAM_SUITES := $(GLAM)/cloning/generalisation/results.json $(GLAM)/ppo/generalisation/results.json
+	--data.bootstrap_at_limit false --model.ppo.num_minibatches 4 --model.ppo.gae_lambda 0.99 \
+	--model.ppo.lr 5e-4 --model.ppo.critic_init zero
+GLAM_SUITES := $(GLAM)/$(GLAM_CLONE)/generalisation/results.json $(GLAM)/ppo/generalisation/results.json
 
 .PHONY: reproduce-glam
 reproduce-glam: $(GLAM_SUITES) ## GLAM: trajectories, clone, PPO, generalisation table (SCALE=tiny|default|paper)
-	$(LIGHTNING) plot cloned=$(GLAM)/cloning/generalisation ppo=$(GLAM)/ppo/generalisation --out $(GLAM)/glam.png
+	$(LIGHTNING) plot cloned=$(GLAM)/$(GLAM_CLONE)/generalisation ppo=$(GLAM)/ppo/generalisation --out $(GLAM)/glam.png
 
 $(GLAM)/collect/results.json: $(GLAM_RECIPES)/cloning_collect_babyai_go_to_local.yaml | $(STAMP)
 	$(GLAM_RUN) --job.plan.world $(GLAM_WORLD) --job.plan.output $(GLAM)/trajectories.jsonl
@@ -120,8 +123,14 @@ $(GLAM)/collect/results.json: $(GLAM_RECIPES)/cloning_collect_babyai_go_to_local
 $(GLAM)/cloning/results.json: $(GLAM_RECIPES)/cloning_babyai_go_to_local.yaml $(GLAM)/collect/results.json | $(STAMP)
 	$(GLAM_RUN) --data.world $(GLAM_WORLD) --data.train $(GLAM)/trajectories.jsonl
 
-$(GLAM)/ppo/results.json: $(GLAM_RECIPES)/glam_babyai_go_to_local.yaml $(GLAM)/cloning/results.json | $(STAMP)
-	$(GLAM_RUN) --data.world $(GLAM_WORLD) $(GLAM_START)
+$(GLAM)/advice/results.json: recipes/cloning_dagger_babyai_go_to_red_ball.yaml $(GLAM)/cloning/results.json | $(STAMP)
+	$(GLAM_RUN) --job.plan.world $(GLAM_WORLD) --job.plan.output $(GLAM)/advice.jsonl --job.policy.adapter $(GLAM)/cloning/adapter
+
+$(GLAM)/corrected/results.json: recipes/cloning_babyai_go_to_local.yaml $(GLAM)/advice/results.json | $(STAMP)
+	$(GLAM_RUN) --data.world $(GLAM_WORLD) --data.train $(GLAM)/advice.jsonl --model.policy.adapter $(GLAM)/cloning/adapter
+
+$(GLAM)/ppo/results.json: $(GLAM_RECIPES)/glam_babyai_go_to_local.yaml $(GLAM)/$(GLAM_CLONE)/results.json | $(STAMP)
+	$(GLAM_RUN) --data.world $(GLAM_WORLD) $(GLAM_START) $(GLAM_REFINE_$(SCALE))
 
 $(GLAM_SUITES): $(GLAM)/%/generalisation/results.json: $(GLAM)/%/results.json
 	$(LIGHTNING) evaluate $(GLAM)/$* --suite generalisation --episodes $(GLAM_EPISODES)
