@@ -43,7 +43,7 @@ def name_of(path: Path) -> str:
 
 
 def test_all_recipes_are_found() -> None:
-    assert len(FILES) == 78
+    assert len(FILES) == 79
     assert len(ALONE) == 44
     default, paper = ({p.name for p in FILES if (p.parent.name == "paper") is is_paper}
                       for is_paper in (False, True))  # fmt: skip

@@ -102,7 +102,7 @@ def test_a_long_prompt_keeps_its_end_and_a_long_response_its_beginning(folder: P
     other = (Turn("user", "y" * 400 + " and so on until the very last words of it are said" * 4),)
     torch.testing.assert_close(reward([long], ["Yes"]), reward([other], ["Yes"]))
     same = reward([PROMPTS[0]] * 2, ["a b c d " * 30 + "x", "a b c d " * 30 + "y"])
-    assert same[0] == same[1]
+    torch.testing.assert_close(same[0], same[1])  # a row's place in a batch may move its last bit
 
 
 def test_no_response_gives_no_score(folder: Path) -> None:

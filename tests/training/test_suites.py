@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -278,9 +281,36 @@ def test_every_test_has_a_world_that_can_be_made() -> None:
     assert SuiteTest("x").is_another_world
 
 
-def test_the_makefile_chains_the_stages() -> None:
-    text = (ROOT / "Makefile").read_text(encoding="utf8")
-    for stage, before in (("cloning", "collect"), ("ppo", "cloning")):
-        head = f"$(GLAM)/{stage}/results.json: "
-        line = next(each for each in text.splitlines() if each.startswith(head))
-        assert f"$(GLAM)/{before}/results.json" in line
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize(
+    ("scale", "stages", "start"),
+    [
+        ("tiny", ["collect", "cloning", "advice", "corrected", "ppo"], "corrected"),
+        ("default", ["collect", "cloning", "advice", "corrected", "ppo"], "corrected"),
+        ("paper", ["collect", "cloning", "ppo"], None),
+    ],
+)
+def test_the_makefile_chains_the_stages(
+    scale: str, stages: list[str], start: str | None, tmp_path: Path
+) -> None:
+    words = ["make", "--dry-run", "reproduce-glam", f"SCALE={scale}", f"GLAM={tmp_path}"]
+    environment = {key: value for key, value in os.environ.items() if "MAKE" not in key}
+    plan = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=True)
+    commands = [line.split() for line in plan.stdout.decode().splitlines() if " run " in line]
+    assert [Path(each[each.index("--run.folder") + 1]).name for each in commands] == stages
+    by_stage = dict(zip(stages, commands, strict=True))
+
+    def value(stage: str, key: str) -> str | None:
+        found = by_stage[stage]
+        return found[found.index(key) + 1] if key in found else None
+
+    written = value("collect", "--job.plan.output")
+    assert value("cloning", "--data.train") == written == f"{tmp_path}/trajectories.jsonl"
+    adapter = None if start is None else f"{tmp_path}/{start}/adapter"
+    assert value("ppo", "--model.policy.adapter") == adapter
+    if start is not None:
+        cloned, advice = f"{tmp_path}/cloning/adapter", f"{tmp_path}/advice.jsonl"
+        assert value("advice", "--job.policy.adapter") == cloned
+        assert value("corrected", "--model.policy.adapter") == cloned
+        assert value("advice", "--job.plan.output") == value("corrected", "--data.train") == advice
+    assert len({value(stage, "--data.world") for stage in ("cloning", "ppo")}) == 1
