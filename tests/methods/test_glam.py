@@ -419,10 +419,15 @@ def test_it_learns_to_read_the_lamp(make_policy: MakePolicy, tmp_path: Path, var
 
 @pytest.mark.slow
 def test_a_whole_encoder_decoder_learns(make_policy: MakePolicy, tmp_path: Path) -> None:
-    ppo = GLAMConfig(lr=2e-3, critic_lr=1e-2, num_minibatches=1, gamma=0.95)
-    module = GLAM(make_policy("t5"), ppo=ppo, critic_widths=(64,))
-    metrics = fit(module, Rollouts(module, [Lamp(seed=e) for e in range(8)], 16, 24), tmp_path)
-    assert metrics.mean("rollout/success_rate", last=4) > 0.8
+    reached = []
+    for seed in range(3):  # one seed's end is a matter of rounding, and so of the processor
+        torch.manual_seed(seed)
+        ppo = GLAMConfig(lr=5e-4, critic_lr=1e-3, num_minibatches=1, gamma=0.95)
+        module = GLAM(make_policy("t5"), ppo=ppo, critic_widths=(64,))
+        worlds = [Lamp(seed=e) for e in range(8)]
+        metrics = fit(module, Rollouts(module, worlds, 16, 24), tmp_path / str(seed))
+        reached.append(metrics.mean("rollout/success_rate", last=4))
+    assert sum(reached) / len(reached) > 0.8, reached
 
 
 def test_the_first_rule_can_not_become_sure(make_policy: MakePolicy) -> None:

@@ -485,9 +485,13 @@ def test_it_learns_to_read_the_lamp(make_policy: MakePolicy, tmp_path: Path, met
 
 @pytest.mark.slow
 def test_it_learns_to_look_ahead(make_policy: MakePolicy, tmp_path: Path) -> None:
-    policy = make_policy("llama", lora=LoraConfig(r=8, alpha=16, targets="all-linear"))
-    ppo = PPOConfig(**{**LEARNING, "lr": 3e-3})
-    module = TWOSOME(policy, ppo=ppo, critic_widths=(64,))
-    worlds = [Corridor(2, seed=e) for e in range(8)]
-    metrics = fit(module, Rollouts(module, worlds, 16, 24), tmp_path)
-    assert metrics.mean("rollout/length_mean", last=3) < 3, "two steps lead to the exit"
+    lengths = []
+    for seed in range(3):  # what one seed reaches is a matter of rounding, and so of the processor
+        torch.manual_seed(seed)
+        policy = make_policy("llama", lora=LoraConfig(r=8, alpha=16, targets="all-linear"))
+        ppo = PPOConfig(**{**LEARNING, "lr": 3e-3})
+        module = TWOSOME(policy, ppo=ppo, critic_widths=(64,))
+        worlds = [Corridor(2, seed=e) for e in range(8)]
+        metrics = fit(module, Rollouts(module, worlds, 16, 24), tmp_path / str(seed))
+        lengths.append(metrics.mean("rollout/length_mean", last=3))
+    assert sorted(lengths)[1] < 3, f"two steps lead to the exit: {lengths}"
