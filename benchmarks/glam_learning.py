@@ -20,7 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,12 +80,14 @@ class Run(AgentRun):
         world: Where.
         frames: Steps of the world that it sees, if it learns from rewards.
         lessons: Steps of the bot, or of its advice, that a clone learns from.
+        steps_read: The same with those of what it starts from.
     """
 
     agent: str
     world: str
     frames: int
     lessons: int
+    steps_read: int
 
     def sibling(self, agent: str) -> Path:
         """Return the folder of another agent's run of the same seed."""
@@ -146,15 +148,6 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
         "minutes": minutes if minutes is None else round(minutes, 1 if minutes >= 1 else 2),
         "commit": runs[0].commit(),
     }
-
-
-def chain(run: Run, queue: Sequence[Run]) -> Iterator[Run]:
-    """Yield a run, the one that it starts from, and so on."""
-    yield run
-    start = STARTS.get(run.agent)
-    for other in queue:
-        if (other.agent, other.seed) == (start, run.seed):
-            yield from chain(other, queue)
 
 
 def play_untrained(folder: Path, world: str, episodes: int) -> None:
@@ -228,8 +221,8 @@ def write_results(world: str, queue: Sequence[Run], base: Path) -> None:
             groups.setdefault(run.agent, []).append(run)
     for agent, runs in groups.items():
         seen: dict[str, float] = {}
-        if read := sum(run.lessons for run in chain(runs[0], queue)):
-            seen["steps_of_the_bot"] = read
+        if runs[0].steps_read:
+            seen["steps_of_the_bot"] = runs[0].steps_read
         if runs[0].frames:
             seen["frames"] = runs[0].frames
         worlds.setdefault(world, {})[agent] = {**seen, **summarize(runs)}
@@ -244,6 +237,12 @@ def _frames(agent: str, whole: int, after_cloning: int) -> int:
     if agent in CLONES:
         return 0
     return after_cloning if agent in STARTS else whole
+
+
+def _steps_read(agent: str, lessons: Mapping[str, int]) -> int:
+    """Return the steps of the bot that an agent and what it starts from learn from."""
+    start = STARTS.get(agent)
+    return lessons.get(agent, 0) + (_steps_read(start, lessons) if start else 0)
 
 
 def main() -> None:
@@ -280,6 +279,7 @@ def main() -> None:
             world=options.world,
             frames=_frames(agent, options.frames, options.after_cloning),
             lessons=lessons.get(agent, 0),
+            steps_read=_steps_read(agent, lessons),
         )
         for agent in RECIPES
         if agent in options.agents

@@ -174,7 +174,9 @@ def test_a_language_models_trajectories(tmp_path: Path, make_policy: Callable[..
 def test_the_bot_corrects_what_a_language_model_does(
     tmp_path: Path, make_policy: Callable[..., Any]
 ) -> None:
-    policy, plan = make_policy(), collection(num_steps=100, prompt=PromptBuilder())
+    policy = make_policy()
+    world = "babyai-pick-up-then-go-to-local"  # where the bot has to know what was done
+    plan = collection(world=world, num_steps=300, prompt=PromptBuilder())
     DAggerTrajectories(plan, policy, beta=0.4, normalization="token").run(tmp_path)
     slot, bot = plan.slots()[0], Bot()
     advised = drawn = refused = 0
