@@ -321,7 +321,8 @@ def list_token_log_probs(
 
     tokens = (mass(shared) - mass(before)).masked_fill(~token_mask, 0)
     total = mass(before).unsqueeze(2)
-    weights = (spread.clamp(min=lowest) - total).exp().masked_fill(~before, 0)
+    # Masked before the exponential: elsewhere it may overflow, and 0 · ∞ is no gradient.
+    weights = (spread.clamp(min=lowest) - total).masked_fill(~before, -torch.inf).exp()
     entropies = -(weights * tokens.unsqueeze(1)).sum(2)
     return ListTokens(tokens, entropies.masked_fill(~token_mask, 0))
 

@@ -218,3 +218,35 @@ def test_it_runs_in_every_world_with_every_kind_of_base(
         if n in before
     )
     assert not torch.equal(before["critic.layers.0.weight"], module.critic.layers[0].weight)
+
+
+@pytest.mark.parametrize("normalization", ["sum", "token", "word"])
+@pytest.mark.parametrize("behaviour", ["decomposed", "trie", "list"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_loss_over_actions_the_model_would_never_say_has_gradients(
+    make_policy: MakePolicy, behaviour: Any, normalization: Any, dtype: str
+) -> None:
+    """A head 3,000 times as sharp puts hundreds of nats between the offered calls."""
+    calls = Choice("The kitchen.", ("stop()", "move_to(kitchen_table)", "move_to(kitchen_sink)"))
+    policy = make_policy(lora=LORA, weights=0.2, dtype=dtype)
+    head: Any = policy.causal_model.get_output_embeddings()
+    with torch.no_grad():
+        head.weight.copy_(head.weight * 3000)
+    module = POAD(
+        policy,
+        normalization,
+        behaviour=behaviour,
+        tokens="all",
+        ppo=TokenPPOConfig(),
+        critic_widths=(16,),
+    )
+    scores = policy.score_actions([calls, CHOICES[1]], normalization, entropies=behaviour == "list")
+    assert float(scores.scores.detach()[0].max() - scores.scores.detach()[0].min()) > 89
+    units = module.units([calls, CHOICES[1]], scores)
+    assert units.entropies is not None
+    loss = (units.log_probs - 0.01 * units.entropies)[scores.token_mask].sum()
+    trained = dict(policy.trainable_parameters())
+    gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    found = [gradient for gradient in gradients if gradient is not None]
+    assert all(bool(gradient.isfinite().all()) for gradient in found)
+    assert any(bool((gradient != 0).any()) for gradient in found)
