@@ -9,9 +9,10 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from tenacity import (
     RetryCallState,
@@ -30,6 +31,32 @@ T = TypeVar("T")
 
 _MAY_PASS = (408, 409, 425, 429)
 _LONGEST_WAIT = 60.0
+_SECONDS_FOR_A_HINT = 10.0
+
+
+class ServerRefusalError(UserError):
+    """A server's answer that asking again won't change.
+
+    Args:
+        message: What happened, and the cure.
+        status: Of HTTP.
+        reason: What the server says.
+    """
+
+    def __init__(self, message: str, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class ServerFailureError(UserError):
+    """A server that can't be reached or fails, however often it is asked."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: a redirect would carry the key to another host."""
+
+    def redirect_request(self, *args: Any) -> None:  # noqa: ANN401  (as urllib has it)
+        """Make an error of it."""
 
 
 class _TransientError(Exception):
@@ -69,27 +96,64 @@ class ChatServer:
             raise UserError(
                 f"expected an `endpoint` with http:// or https://, got `{self.endpoint}`"
             )
+        parts = urlsplit(self.endpoint)
+        if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+            raise UserError(
+                "expected an `endpoint` of a host and a path, such as http://127.0.0.1:8000/v1, "
+                f"without user, password or query: a key belongs into ${self.key_variable}"
+            )
         for name in ("timeout", "attempts", "parallel"):
             if not getattr(self, name) > 0:
                 raise UserError(f"expected `{name}` above 0, got {getattr(self, name)}")
 
+    @property
+    def host(self) -> str:
+        """Return the host, with its port."""
+        return urlsplit(self.endpoint).netloc
+
     def post_all(
-        self, path: str, bodies: Sequence[Mapping[str, Any]], read: Callable[[Any], T]
+        self,
+        path: str,
+        bodies: Sequence[Mapping[str, Any]],
+        read: Callable[[Any], T],
+        keep: Callable[[int, T], None] | None = None,
     ) -> list[T]:
         """Send requests, several at a time, and return what `read` makes of each reply, in order.
 
-        After one that fails for good no further one is sent.
+        After one that fails for good no further one is sent; those under way are waited for.
+
+        Args:
+            path: See `post`.
+            bodies: See `post`.
+            read: See `post`.
+            keep: Told of each reply as soon as it comes, with its number, whatever fails later.
 
         Raises:
             UserError: See `post`.
         """
+        kept: dict[int, T] = {}
+
+        def finish(number: int, reply: T) -> None:
+            if number not in kept:
+                kept[number] = reply
+                if keep is not None:
+                    keep(number, reply)
+
         with ThreadPoolExecutor(self.parallel) as pool:
-            waiting = [pool.submit(self.post, path, body, read) for body in bodies]
+            waiting: dict[Future[T], int] = {
+                pool.submit(self.post, path, body, read): number
+                for number, body in enumerate(bodies)
+            }
             try:
-                return [future.result() for future in waiting]
-            except UserError:
+                for done in as_completed(waiting):
+                    finish(waiting[done], done.result())
+            except BaseException:
                 pool.shutdown(cancel_futures=True)
+                for future, number in waiting.items():
+                    if not future.cancelled() and future.exception() is None:
+                        finish(number, future.result())
                 raise
+        return [kept[number] for number in range(len(bodies))]
 
     def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         """Send one request and return what `read` makes of the reply.
@@ -97,8 +161,8 @@ class ChatServer:
         Args:
             path: Follows the endpoint.
             body: What is sent as JSON; `model` is named in errors.
-            read: From the reply's JSON to what is wanted; a `KeyError`, `IndexError` or `TypeError`
-                in it means that the server speaks another protocol.
+            read: From the reply's JSON to what is wanted; a `KeyError`, `IndexError`, `TypeError`
+                or `ValueError` in it means that the server speaks another protocol.
 
         Raises:
             UserError: The server refuses, speaks another protocol, or fails in every attempt.
@@ -113,40 +177,75 @@ class ChatServer:
         try:
             text: str = attempt(path, body)
         except _TransientError as error:
-            raise UserError(
+            raise ServerFailureError(
                 f"the server at {self.endpoint} failed {self.attempts} times ({error}): start it "
                 "or correct `endpoint`; the same command goes on where this one stopped"
             ) from error
         try:
             return read(json.loads(text))
-        except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError) as error:
             raise UserError(
                 f"the server at {self.endpoint} does not speak the protocol of OpenAI's {path}; it "
                 f"answered {text[:200]!r}"
             ) from error
 
+    def models(self) -> tuple[str, ...]:
+        """Return the names of the models that the server says it has; none if it doesn't say."""
+        request = urllib.request.Request(self._address("models"), headers=self._headers())
+        try:
+            with self._open(request, min(self.timeout, _SECONDS_FOR_A_HINT)) as response:
+                return tuple(str(entry["id"]) for entry in json.loads(response.read())["data"])
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            return ()
+
     def _request(self, path: str, body: Mapping[str, Any]) -> str:
         """Send one request once and return the reply's text."""
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(self.key_variable):
-            headers["Authorization"] = f"Bearer {key}"
-        url = f"{self.endpoint.rstrip('/')}/{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        content = json.dumps(body).encode()
+        request = urllib.request.Request(self._address(path), content, self._headers())
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
-                return str(response.read().decode("utf8"))
+            with self._open(request, self.timeout) as response:
+                return str(response.read().decode("utf8", "replace"))
         except urllib.error.HTTPError as error:
-            reason = error.read(500).decode("utf8", "replace")
             if error.code in _MAY_PASS or error.code >= 500:
                 waiting = error.headers.get("Retry-After", "")
                 seconds = float(waiting) if waiting.isdigit() else None
                 raise _TransientError(f"HTTP {error.code}", seconds) from error
-            raise UserError(
-                f"the server at {self.endpoint} refuses the model `{body.get('model')}` (HTTP "
-                f"{error.code}): {reason}; a key is read from ${self.key_variable}"
-            ) from error
+            raise self._refusal(error, body) from error
         except (OSError, http.client.HTTPException) as error:  # no, slow or broken connection
             raise _TransientError(str(error) or type(error).__name__) from error
+
+    def _refusal(
+        self, error: urllib.error.HTTPError, body: Mapping[str, Any]
+    ) -> ServerRefusalError:
+        """Return what a refused request raises; the key is in no part of it."""
+        reason = error.read(500).decode("utf8", "replace")
+        if key := os.environ.get(self.key_variable):
+            reason = reason.replace(key, "…")
+        cure = f"a key is read from ${self.key_variable}"
+        if 300 <= error.code < 400:
+            cure = f"it has moved to {error.headers.get('Location', 'another address')}"
+        elif error.code == 404 and (known := self.models()):
+            cure = f"its models are {', '.join(known[:8])}"
+        elif error.code == 404:
+            cure = "the address ends in /v1 with most servers"
+        return ServerRefusalError(
+            f"the server at {self.endpoint} refuses the model `{body.get('model')}` (HTTP "
+            f"{error.code}): {reason}; {cure}",
+            error.code,
+            reason,
+        )
+
+    def _address(self, path: str) -> str:
+        return f"{self.endpoint.rstrip('/')}/{path}"
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(self.key_variable):
+            headers["Authorization"] = f"Bearer {key}"
+        return headers
+
+    def _open(self, request: urllib.request.Request, timeout: float) -> Any:  # noqa: ANN401  (as urllib)
+        return urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout)
 
 
 def chat_text(reply: Any) -> str:  # noqa: ANN401  # JSON
