@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -104,3 +105,9 @@ def write_tensors(
         lambda file: save_file(kept, file, metadata=metadata),
         survives_power_loss=survives_power_loss,
     )
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "llm_agents"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = {
-    "errors": -1,
+    "errors": -2,
+    "public_names": -2,
+    "entries": -1,
     "types": 0,
     "functional": 0,
     "job_progress": 0,

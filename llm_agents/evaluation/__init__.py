@@ -2,76 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llm_agents.errors import UserError
-from llm_agents.evaluation.baselines import RandomAgent, ZeroShotAgent
-from llm_agents.evaluation.comparison import PairedDifference, combine_seeds, compare
-from llm_agents.evaluation.episode_tables import episodes_table
-from llm_agents.evaluation.episodes import (
-    EpisodeResults,
-    World,
-    WorldResult,
-    evaluate_agent,
-    read_episode_results,
-    write_episode_results,
-)
-from llm_agents.evaluation.intervals import BootstrapConfig, Interval, bootstrap_mean, share
-from llm_agents.evaluation.message_reward import (
-    MessageRewardResults,
-    RankedMessage,
-    evaluate_message_reward,
-    message_reward_table,
-    read_message_reward_results,
-    write_message_reward_results,
-)
-from llm_agents.evaluation.meteor import MeteorWeights, meteor_score
-from llm_agents.evaluation.nethack import (
-    GamesResult,
-    GamesResults,
-    evaluate_games,
-    read_games_results,
-    write_games_results,
-)
-from llm_agents.evaluation.nethack_tables import compare_games, games_table
-from llm_agents.evaluation.pictures import (
-    CreditPicture,
-    Curve,
-    DecisionPicture,
-    plot_credit,
-    plot_curves,
-    plot_decisions,
-    read_curve,
-)
-from llm_agents.evaluation.policy import evaluate_policy, mean_scores, rescore
-from llm_agents.evaluation.report import (
-    AnyResults,
-    comparison_table,
-    plot_results,
-    print_table,
-    results_table,
-)
-from llm_agents.evaluation.results import (
-    Answer,
-    GoldResult,
-    Results,
-    RewardDescription,
-    TestSetResult,
-    kind_of_results,
-    read_results,
-    results_path,
-)
-from llm_agents.evaluation.results import write_results as write_numbers
-from llm_agents.evaluation.reward_model import (
-    RewardAgreement,
-    RewardResults,
-    evaluate_reward,
-    read_reward_results,
-    write_reward_results,
-)
-from llm_agents.evaluation.text_metrics import coverage, density, distinct_n, num_words
+from llm_agents.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from llm_agents.evaluation.baselines import RandomAgent, ZeroShotAgent
+    from llm_agents.evaluation.comparison import PairedDifference, combine_seeds, compare
+    from llm_agents.evaluation.episode_tables import episodes_table
+    from llm_agents.evaluation.episodes import (
+        EpisodeResults,
+        World,
+        WorldResult,
+        evaluate_agent,
+        read_episode_results,
+        write_episode_results,
+    )
+    from llm_agents.evaluation.intervals import BootstrapConfig, Interval, bootstrap_mean, share
+    from llm_agents.evaluation.message_reward import (
+        MessageRewardResults,
+        RankedMessage,
+        evaluate_message_reward,
+        message_reward_table,
+        read_message_reward_results,
+        write_message_reward_results,
+    )
+    from llm_agents.evaluation.meteor import MeteorWeights, meteor_score
+    from llm_agents.evaluation.nethack import (
+        GamesResult,
+        GamesResults,
+        evaluate_games,
+        read_games_results,
+        write_games_results,
+    )
+    from llm_agents.evaluation.nethack_tables import compare_games, games_table
+    from llm_agents.evaluation.pictures import (
+        CreditPicture,
+        Curve,
+        DecisionPicture,
+        plot_credit,
+        plot_curves,
+        plot_decisions,
+        read_curve,
+    )
+    from llm_agents.evaluation.policy import evaluate_policy, mean_scores, rescore
+    from llm_agents.evaluation.report import (
+        AnyResults,
+        comparison_table,
+        plot_results,
+        print_table,
+        read_any_results,
+        results_table,
+        write_results,
+    )
+    from llm_agents.evaluation.results import (
+        Answer,
+        GoldResult,
+        Results,
+        RewardDescription,
+        TestSetResult,
+        read_results,
+    )
+    from llm_agents.evaluation.results import write_results as write_numbers
+    from llm_agents.evaluation.reward_model import (
+        RewardAgreement,
+        RewardResults,
+        evaluate_reward,
+        read_reward_results,
+    )
+    from llm_agents.evaluation.text_metrics import coverage, density, distinct_n, num_words
 
 __all__ = [
     "Answer",
@@ -139,46 +138,4 @@ __all__ = [
     "write_results",
 ]
 
-
-def write_results(
-    folder: str | Path,
-    results: AnyResults,
-) -> Path:
-    """Write `results` to a folder: numbers; of a policy that writes, texts and a picture too.
-
-    Returns:
-        The path of ``results.json``, which is written last.
-    """
-    if isinstance(results, EpisodeResults):
-        return write_episode_results(folder, results)
-    if isinstance(results, RewardResults):
-        return write_reward_results(folder, results)
-    if isinstance(results, MessageRewardResults):
-        return write_message_reward_results(folder, results)
-    if isinstance(results, GamesResults):
-        return write_games_results(folder, results)
-    plot_results(results, Path(folder) / "results.png")
-    return write_numbers(folder, results)
-
-
-def read_any_results(folder: str | Path) -> AnyResults:
-    """Read what `write_results` wrote, without the texts of answers.
-
-    Args:
-        folder: Folder of ``results.json``, or that file.
-
-    Raises:
-        UserError: There are no results, or they are of an unknown kind or format.
-    """
-    path = results_path(folder)
-    readers: dict[str, Callable[[Path], AnyResults]] = {
-        "policy": partial(read_results, with_texts=False),
-        "reward": read_reward_results,
-        "episodes": read_episode_results,
-        "games": read_games_results,
-        "message_reward": read_message_reward_results,
-    }
-    kind = kind_of_results(path)
-    if kind not in readers:
-        raise UserError(f"expected results of a {', '.join(readers)} in `{path}`, got a {kind}'s")
-    return readers[kind](path)
+__getattr__, __dir__ = on_first_use(__name__, __file__)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # results are read, and intervals written, where nothing is computed
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,12 @@ def bootstrap_mean(values: Tensor, config: BootstrapConfig) -> Interval:
         The interval; `std` and `n` are over all values.
 
     Example:
+        >>> import torch
         >>> bootstrap_mean(torch.tensor([1.0, 1.0, 1.0]), BootstrapConfig())
         Interval(mean=1.0, std=0.0, low=1.0, high=1.0, n=3)
     """
+    import torch
+
     if values.dim() not in (1, 2) or not values.numel():
         raise ValueError(f"expected values of shape (N,) or (S, N), got {tuple(values.shape)}")
     table = values.to("cpu", torch.float64).reshape(-1, values.shape[-1])
@@ -142,10 +146,13 @@ def bootstrap_statistic(
         The interval; `mean` is the statistic of all prompts, `std` that of the resampled values.
 
     Example:
+        >>> import torch
         >>> rows = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
         >>> bootstrap_statistic(rows, lambda sums: sums[:, 0] / sums[:, 1], BootstrapConfig()).low
         1.0
     """
+    import torch
+
     table = rows.to("cpu", torch.float64)
     if table.dim() != 2 or not len(table):
         raise ValueError(f"expected rows of shape (N, K) with N of at least 1, got {rows.shape}")

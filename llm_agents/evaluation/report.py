@@ -1,8 +1,9 @@
-"""Results as a table in the terminal and as a picture."""
+"""Results of every kind: as a table in the terminal, as a picture, and in their folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -12,14 +13,34 @@ from rich.table import Table
 from llm_agents.errors import UserError
 from llm_agents.evaluation.comparison import PairedDifference
 from llm_agents.evaluation.episode_tables import episodes_table
-from llm_agents.evaluation.episodes import EpisodeResults
+from llm_agents.evaluation.episodes import (
+    EpisodeResults,
+    read_episode_results,
+    write_episode_results,
+)
 from llm_agents.evaluation.intervals import Interval, format_interval
-from llm_agents.evaluation.message_reward import MessageRewardResults, message_reward_table
-from llm_agents.evaluation.nethack import GamesResults
+from llm_agents.evaluation.message_reward import (
+    MessageRewardResults,
+    message_reward_table,
+    read_message_reward_results,
+    write_message_reward_results,
+)
+from llm_agents.evaluation.nethack import GamesResults, read_games_results, write_games_results
 from llm_agents.evaluation.nethack_tables import games_table
 from llm_agents.evaluation.pictures import save_figure
-from llm_agents.evaluation.results import Results, TestSetResult
-from llm_agents.evaluation.reward_model import RewardResults
+from llm_agents.evaluation.results import (
+    Results,
+    TestSetResult,
+    kind_of_results,
+    read_results,
+    results_path,
+)
+from llm_agents.evaluation.results import write_results as write_numbers
+from llm_agents.evaluation.reward_model import (
+    RewardResults,
+    read_reward_results,
+    write_reward_results,
+)
 
 AnyResults = Results | RewardResults | EpisodeResults | MessageRewardResults | GamesResults
 
@@ -29,7 +50,9 @@ __all__ = [
     "format_interval",
     "plot_results",
     "print_table",
+    "read_any_results",
     "results_table",
+    "write_results",
 ]
 
 
@@ -211,3 +234,44 @@ def _ends(interval: Interval) -> tuple[float, float]:
     low = interval.mean if interval.low is None else min(interval.low, interval.mean)
     high = interval.mean if interval.high is None else max(interval.high, interval.mean)
     return low, high
+
+
+def write_results(folder: str | Path, results: AnyResults) -> Path:
+    """Write `results` to a folder: numbers; of a policy that writes, texts and a picture too.
+
+    Returns:
+        The path of ``results.json``, which is written last.
+    """
+    if isinstance(results, EpisodeResults):
+        return write_episode_results(folder, results)
+    if isinstance(results, RewardResults):
+        return write_reward_results(folder, results)
+    if isinstance(results, MessageRewardResults):
+        return write_message_reward_results(folder, results)
+    if isinstance(results, GamesResults):
+        return write_games_results(folder, results)
+    plot_results(results, Path(folder) / "results.png")
+    return write_numbers(folder, results)
+
+
+def read_any_results(folder: str | Path) -> AnyResults:
+    """Read what `write_results` wrote, without the texts of answers.
+
+    Args:
+        folder: Folder of ``results.json``, or that file.
+
+    Raises:
+        UserError: There are no results, or they are of an unknown kind or format.
+    """
+    path = results_path(folder)
+    readers: dict[str, Callable[[Path], AnyResults]] = {
+        "policy": partial(read_results, with_texts=False),
+        "reward": read_reward_results,
+        "episodes": read_episode_results,
+        "games": read_games_results,
+        "message_reward": read_message_reward_results,
+    }
+    kind = kind_of_results(path)
+    if kind not in readers:
+        raise UserError(f"expected results of a {', '.join(readers)} in `{path}`, got a {kind}'s")
+    return readers[kind](path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from llm_agents.entries import AGENT_FILE
 from llm_agents.errors import UserError
 from llm_agents.methods.agent_folder import (
-    AGENT_FILE,
     AGENT_FORMAT,
     load_network,
     read_network_config,

@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from llm_agents.entries import AGENT_FILE
 from llm_agents.errors import UserError
 from llm_agents.policies.babyai_symbolic import BabyAISymbolic
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.types import Choice, Decisions
 from llm_agents.whole_files import read_json, write_json, write_tensors
 
-AGENT_FILE, AGENT_FORMAT = "agent.json", 1
+AGENT_FORMAT = 1
 NETWORK_FILE, NETWORK_SETTINGS = "network.safetensors", "network.json"
 
 

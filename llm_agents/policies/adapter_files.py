@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from llm_agents.entries import PUBLISHED, ZOO, absent, find_entry
 from llm_agents.errors import UserError
 from llm_agents.policies.base_model import LoadedBase, num_layers
 from llm_agents.policies.bundled import ALIASES
@@ -26,23 +27,32 @@ BASE_FILE = "adapter_base.json"
 
 
 def locate_adapter(name: str, revision: str | None = None) -> Path:
-    """Return the folder of an adapter: a folder here, or the cached download of a Hub id.
+    """Return the folder of an adapter: a folder or entry of the zoo here, or a Hub id's download.
 
     Weights that were published as a pickle are converted into a folder of the user's cache.
+
+    Args:
+        name: Folder, of a run too; name of the zoo (see `llm_agents.entries`); Hub id.
+        revision: Of a repository on the Hub.
 
     Raises:
         UserError: There is no such folder or repository, or it holds no adapter.
     """
-    folder = Path(name).expanduser()
-    is_here = folder.is_dir()
-    if not is_here:
-        folder = _download(name, revision, ["*.json", "*.safetensors"])
+    here = find_entry(name)
+    is_here = here is not None
+    repo_id = PUBLISHED.get(name.removeprefix(ZOO), name)
+    if here is None and "/" not in repo_id:
+        raise UserError(
+            f"adapter {name!r}: there is no such folder ({Path(name).expanduser().absolute()}) and "
+            f"no entry of the zoo is called so: {absent(name)}"
+        )
+    folder = here or _download(repo_id, revision, ["*.json", "*.safetensors"])
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"adapter {name!r}: {folder} has no adapter_config.json")
     if (folder / WEIGHTS_FILE).is_file():
         return folder
     if not is_here:
-        folder = _download(name, revision, ["*.json", PICKLED_WEIGHTS])
+        folder = _download(repo_id, revision, ["*.json", PICKLED_WEIGHTS])
     if not (folder / PICKLED_WEIGHTS).is_file():
         raise UserError(f"adapter {name!r}: {folder} has no adapter_model.safetensors")
     return converted(folder)

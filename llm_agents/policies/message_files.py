@@ -17,6 +17,7 @@ from typing import Any, Self
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from llm_agents.entries import MESSAGE_REWARD_FILE
 from llm_agents.errors import UserError
 from llm_agents.functional.shaping import QUANTILE_LEVELS, RewardStatistics
 from llm_agents.policies.heads import RewardHead, load_head
@@ -25,8 +26,6 @@ from llm_agents.policies.message_encoder import WEIGHTS_FILE, MessageEncoder
 from llm_agents.policies.message_language import HEAD_NAME, LanguageMessageScorer
 from llm_agents.policies.message_scorer import MessageScorer
 from llm_agents.whole_files import read_json, write_json
-
-MESSAGE_REWARD_FILE = "message_reward.json"
 
 _FORMAT_VERSION = 1
 

@@ -9,11 +9,12 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from llm_agents.entries import NETHACK_FILE
 from llm_agents.errors import UserError
 from llm_agents.policies.nethack import NetHackNetwork, ReleaseNetwork, SmallNetwork
 from llm_agents.whole_files import read_described, write_json, write_tensors
 
-NETHACK_FILE, NETHACK_WEIGHTS = "nethack_agent.json", "nethack_agent.safetensors"
+NETHACK_WEIGHTS = "nethack_agent.safetensors"
 
 _FORMAT_VERSION = 1
 _NETWORKS: dict[str, type[ReleaseNetwork] | type[SmallNetwork]] = {

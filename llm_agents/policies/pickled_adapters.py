@@ -5,7 +5,6 @@ A-LoL's authors published theirs in this way, before PEFT wrote safetensors.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.policies.bundled import build_once, cache_folder
+from llm_agents.whole_files import sha256
 
 _logger = logging.getLogger(__name__)
 
@@ -63,9 +63,3 @@ def _read(source: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(refusal)
     return {str(key): value.clone().contiguous() for key, value in state.items()}
-
-
-def sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,6 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from llm_agents.entries import absent, find_entry
 from llm_agents.errors import UserError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -23,7 +24,8 @@ def locate_folder(name: str | Path, *, marker: str, revision: str | None = None)
     Only safetensors, JSON and text are fetched, never a pickle.
 
     Args:
-        name: A folder, or ``organization/repository``.
+        name: A folder, of a run too; a name of the zoo (see `llm_agents.entries`); or
+            ``organization/repository``.
         marker: File that the folder must hold.
         revision: Branch, tag or commit on the Hub.
 
@@ -33,12 +35,12 @@ def locate_folder(name: str | Path, *, marker: str, revision: str | None = None)
     Raises:
         UserError: There is no such folder or repository, or the marker is missing.
     """
-    path = Path(name).expanduser()
-    if not path.is_dir():
+    path = find_entry(str(name))
+    if path is None:
         if not is_hub_id(str(name)):
             raise UserError(
-                f"expected a folder or a Hub id `organization/name`, found nothing at `{name}`: "
-                "`lightning zoo list` shows what there is"
+                f"expected a folder, a name of the zoo or a Hub id `organization/name`, found "
+                f"nothing at `{name}`: {absent(str(name))}"
             )
         path = download(str(name), revision)
     if not (path / marker).is_file():

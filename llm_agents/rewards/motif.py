@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from llm_agents.entries import MESSAGE_REWARD_FILE
 from llm_agents.errors import UserError
 from llm_agents.functional.shaping import QUANTILE_LEVELS, RewardStatistics, count_decay
 from llm_agents.policies.message_files import (
-    MESSAGE_REWARD_FILE,
     MessageRewardInfo,
     load_message_scorer,
 )

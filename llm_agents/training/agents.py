@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import seed_everything
 
 from llm_agents.data import CloningData
+from llm_agents.entries import is_whole_model
 from llm_agents.errors import UserError
 from llm_agents.evaluation import (
     EpisodeResults,
@@ -47,7 +48,7 @@ from llm_agents.training.playing import (
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import Agent
 from llm_agents.zoo import load_policy
-from llm_agents.zoo.hub import find_folder, is_whole_model
+from llm_agents.zoo.hub import find_folder
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from llm_agents.entries import is_whole_model
 from llm_agents.envs.nethack_tasks import TASKS, NetHackRules
 from llm_agents.errors import UserError
 from llm_agents.evaluation import GamesResults
@@ -25,7 +26,7 @@ from llm_agents.training.building import instantiate
 from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack
 from llm_agents.training.relocating import reward_called, without_missing_reward
 from llm_agents.training.settings import EvaluationConfig
-from llm_agents.zoo.hub import find_folder, is_whole_model
+from llm_agents.zoo.hub import find_folder
 
 _TASK, _WORKERS = "NetHackScore-v1", 1
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from llm_agents.errors import UserError
-from llm_agents.policies.pickled_adapters import sha256
 from llm_agents.rewards import MessageReward
 from llm_agents.rewards.folder import is_hub_id
+from llm_agents.whole_files import sha256
 from llm_agents.zoo.hub import find_folder
 from llm_agents.zoo.integrity import HASHES_FILE
 from llm_agents.zoo.layout import entry_folder, is_entry, read_json

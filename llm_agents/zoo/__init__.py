@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from llm_agents.zoo.foreign import recipe_of
-from llm_agents.zoo.hub import Pretrained, load_policy, load_pretrained, pull
-from llm_agents.zoo.layout import AdapterInfo, load_heads, save_pretrained
-from llm_agents.zoo.publishing import PublishReport, publish
-from llm_agents.zoo.registry import Entry, list_entries, print_entries, show
+from typing import TYPE_CHECKING
+
+from llm_agents.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from llm_agents.zoo.foreign import recipe_of
+    from llm_agents.zoo.hub import pull
+    from llm_agents.zoo.layout import AdapterInfo, load_heads, save_pretrained
+    from llm_agents.zoo.loader import Pretrained, load_policy, load_pretrained
+    from llm_agents.zoo.publishing import PublishReport, publish
+    from llm_agents.zoo.registry import Entry, list_entries, print_entries, show
 
 __all__ = [
     "AdapterInfo",
@@ -24,3 +30,5 @@ __all__ = [
     "save_pretrained",
     "show",
 ]
+
+__getattr__, __dir__ = on_first_use(__name__, __file__)

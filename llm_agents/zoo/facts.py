@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from llm_agents.entries import MESSAGE_REWARD_FILE, NETHACK_FILE
 from llm_agents.errors import UserError
 from llm_agents.evaluation import (
     AnyResults,
@@ -18,8 +19,6 @@ from llm_agents.evaluation import (
     Results,
 )
 from llm_agents.evaluation.results import RESULTS_FILE
-from llm_agents.policies.message_files import MESSAGE_REWARD_FILE
-from llm_agents.policies.nethack_files import NETHACK_FILE
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
     AGENT_FILE,

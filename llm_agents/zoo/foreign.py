@@ -12,9 +12,10 @@ from pathlib import Path
 
 import yaml
 
+from llm_agents.entries import is_whole_model
 from llm_agents.errors import UserError
 from llm_agents.policies.bundled import ALIASES, cache_folder
-from llm_agents.zoo.hub import find_folder, is_whole_model
+from llm_agents.zoo.hub import find_folder
 from llm_agents.zoo.layout import PULLED_FILE, RECIPE_FILE
 
 _KNOWN = re.compile(r"(llm_agents|lightning\.pytorch|torch\.optim)\.[\w.]+")

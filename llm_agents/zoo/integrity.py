@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llm_agents.errors import UserError
-from llm_agents.policies.pickled_adapters import sha256
+from llm_agents.whole_files import sha256
 from llm_agents.zoo.layout import read_json, write_json
 
 HASHES_FILE = "hashes.json"

@@ -30,31 +30,60 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_agents import __version__
-from llm_agents.data.templates import Template
+from llm_agents.entries import (
+    ADAPTER_CONFIG,
+    AGENT_FILE,
+    MESSAGE_REWARD_FILE,
+    NETHACK_FILE,
+    POINTER_FILE,
+    REWARD_FILE,
+    Kind,
+    entry_folder,
+    is_entry,
+    kind_of,
+)
 from llm_agents.errors import UserError
-from llm_agents.evaluation import Results, write_results
-from llm_agents.policies import LanguagePolicy
-from llm_agents.policies.heads import Head, load_head, save_head
-from llm_agents.policies.message_files import MESSAGE_REWARD_FILE
-from llm_agents.policies.nethack_files import NETHACK_FILE
+
+if TYPE_CHECKING:
+    from llm_agents.data.templates import Template
+    from llm_agents.evaluation import Results
+    from llm_agents.policies import LanguagePolicy
+    from llm_agents.policies.heads import Head
 
 log = logging.getLogger(__name__)
 
 INFO_FILE = "llm_agents.json"
-ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-REWARD_FILE = "reward.json"
 RECIPE_FILE = "recipe.yaml"
-POINTER_FILE = "hub.json"
 PULLED_FILE = "pulled.json"
 CARD_FILE = "README.md"
-AGENT_FILE = "agent.json"
 
-Kind = Literal["policy", "reward", "agent"]
-"""What a folder is for: text that is written, a judge of texts, or one who plays."""
+__all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_WEIGHTS",
+    "AGENT_FILE",
+    "CARD_FILE",
+    "INFO_FILE",
+    "MESSAGE_REWARD_FILE",
+    "NETHACK_FILE",
+    "POINTER_FILE",
+    "PULLED_FILE",
+    "RECIPE_FILE",
+    "REWARD_FILE",
+    "AdapterInfo",
+    "Kind",
+    "entry_folder",
+    "is_entry",
+    "kind_of",
+    "load_heads",
+    "read_json",
+    "replace_folder",
+    "save_pretrained",
+    "write_json",
+]
 
 
 @dataclass(frozen=True)
@@ -150,6 +179,9 @@ def save_pretrained(
     Returns:
         The folder.
     """
+    from llm_agents.evaluation import write_results
+    from llm_agents.policies.heads import save_head
+
     folder = Path(folder)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -184,31 +216,8 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 def load_heads(folder: str | Path, hidden_size: int | None = None) -> dict[str, Head]:
     """Return the heads in a folder by name, in evaluation mode."""
+    from llm_agents.policies.heads import load_head
+
     folder = Path(folder)
     names = sorted(path.stem for path in folder.glob("*_head.safetensors"))
     return {name: load_head(folder, name, hidden_size) for name in names}
-
-
-def entry_folder(folder: Path) -> Path:
-    """Return the folder with the adapter: that of a run is inside the run's folder."""
-    inside = folder / "adapter"
-    return inside if not is_entry(folder) and is_entry(inside) else folder
-
-
-def is_entry(folder: Path) -> bool:
-    """Return whether a folder holds an adapter, a reward, an agent, or a pointer to one."""
-    adapters = (ADAPTER_CONFIG, REWARD_FILE, POINTER_FILE, AGENT_FILE)
-    names = (*adapters, MESSAGE_REWARD_FILE, NETHACK_FILE)
-    return any((folder / name).is_file() for name in names)
-
-
-def kind_of(folder: Path) -> Kind:
-    """Return what a folder is for."""
-    marks: dict[Kind, tuple[str, ...]] = {
-        "reward": (REWARD_FILE, MESSAGE_REWARD_FILE),
-        "agent": (AGENT_FILE, NETHACK_FILE),
-    }
-    for kind, names in marks.items():
-        if any((folder / name).is_file() for name in names):
-            return kind
-    return "policy"

@@ -5,46 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
+from llm_agents.entries import PACKAGE_FOLDER, PUBLISHED, find_entry, near_names, places
 from llm_agents.errors import UserError
-from llm_agents.evaluation import (
-    AnyResults,
-    EpisodeResults,
-    GamesResults,
-    MessageRewardResults,
-    Results,
-    read_any_results,
-)
-from llm_agents.evaluation.report import format_interval
-from llm_agents.evaluation.results import RESULTS_FILE
+from llm_agents.evaluation.intervals import Interval, format_interval
+from llm_agents.evaluation.results import RESULTS_FILE, kind_of_results, read_object
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
     POINTER_FILE,
     REWARD_FILE,
     AdapterInfo,
     Kind,
-    entry_folder,
     is_entry,
     kind_of,
     read_json,
 )
 
-log = logging.getLogger(__name__)
-PACKAGE_FOLDER = Path(__file__).resolve().parent / "checkpoints"
-Source = Literal["checkpoints", "package", "runs", "hub"]
+if TYPE_CHECKING:
+    from rich.console import Console
 
-# Adapters that A-LoL's authors published (the spelling of `prioirty` is theirs).
-PUBLISHED = {
-    "a_lol_seq-hha-llama-7b": "abaheti95/a_lol_seq_good_prioirty_qlora_hh",
-    "a_lol-hha-llama-7b": "abaheti95/a_lol_good_prioirty_qlora_hh",
-    "a_lol_kl-hha-llama-7b": "abaheti95/a_lol_kl_good_prioirty_qlora_hh",
-    "dpo-hha-llama-7b": "abaheti95/dpo_qlora_hh",
-}
+    from llm_agents.evaluation import AnyResults
+
+log = logging.getLogger(__name__)
+Source = Literal["checkpoints", "package", "runs", "hub"]
+UNMEASURED = "not measured here"
 
 
 @dataclass(frozen=True)
@@ -59,7 +46,8 @@ class Entry:
         repo_id: Its repository; None if it is local only.
         base: Base model, if it is known.
         method: Method that trained it, if it is known.
-        results: Measured numbers, if there are any.
+        measured_in: Folder with its measured numbers, if there are any.
+        headline: The one number of them that matters most, with its interval.
     """
 
     name: str
@@ -69,7 +57,13 @@ class Entry:
     repo_id: str | None
     base: str | None
     method: str | None
-    results: AnyResults | None
+    measured_in: Path | None
+    headline: str
+
+    @cached_property
+    def results(self) -> AnyResults | None:
+        """Return its measured numbers, if there are any."""
+        return None if self.measured_in is None else measured(self.measured_in)
 
 
 def list_entries(root: str | Path | None = None) -> list[Entry]:
@@ -90,17 +84,17 @@ def list_entries(root: str | Path | None = None) -> list[Entry]:
             except UserError as error:  # one damaged folder does not hide the others
                 log.warning("left out of the list: %s", error)
     for name, repo_id in PUBLISHED.items():
-        known = Entry(name, "hub", "policy", None, repo_id, None, name.split("-")[0], None)
+        method = name.split("-")[0]
+        known = Entry(name, "hub", "policy", None, repo_id, None, method, None, UNMEASURED)
         entries.setdefault(name, known)
     return list(entries.values())
 
 
 def _folders(root: Path) -> Iterator[tuple[Source, Path, str]]:
     """Yield each local folder with its source and name."""
-    checkout = Path(__file__).resolve().parents[2]
-    for place in dict.fromkeys((root, checkout)):
-        yield from (("checkpoints", path, path.name) for path in _children(place / "checkpoints"))
-    yield from (("package", path, path.name) for path in _children(PACKAGE_FOLDER))
+    for place in places(root):
+        source: Source = "package" if place == PACKAGE_FOLDER else "checkpoints"
+        yield from ((source, path, path.name) for path in _children(place))
     runs = root / "runs"
     for path in sorted(runs.glob("**/adapter"), reverse=True):  # newest run of a recipe first
         if is_entry(path):
@@ -123,8 +117,9 @@ def read_entry(folder: Path, name: str, source: Source) -> Entry:
         base = _text(read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path"))
     if (folder / POINTER_FILE).is_file():
         repo_id = _text(read_json(folder / POINTER_FILE).get("repo_id"))
-    results = measured(folder) or (measured(folder.parent) if source == "runs" else None)
-    trained = results.details.get("method") if results is not None else None
+    where = next((f for f in (folder, *_run_of(folder, source)) if has_results(f)), None)
+    numbers = None if where is None else read_object(where, kind=kind_of_results(where))
+    trained = None if numbers is None else (numbers.get("details") or {}).get("method")
     return Entry(
         name=name,
         source=source,
@@ -133,33 +128,54 @@ def read_entry(folder: Path, name: str, source: Source) -> Entry:
         repo_id=repo_id,
         base=base,
         method=info.method if info else _text(trained),
-        results=results,
+        measured_in=where,
+        headline=UNMEASURED if where is None else _headline(kind_of_results(where), numbers or {}),
     )
+
+
+def _run_of(folder: Path, source: Source) -> tuple[Path, ...]:
+    """Return the folder of the run that has left `folder` behind, if a run has."""
+    return (folder.parent,) if source == "runs" else ()
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a folder holds measured numbers."""
+    return (folder / RESULTS_FILE).is_file()
 
 
 def measured(folder: Path) -> AnyResults | None:
     """Return the results in a folder, if there are any."""
-    return read_any_results(folder) if (folder / RESULTS_FILE).is_file() else None
+    from llm_agents.evaluation import read_any_results
+
+    return read_any_results(folder) if has_results(folder) else None
 
 
-def headline(results: AnyResults | None) -> str:
-    """Return the one number that matters most, with its interval."""
-    if results is None:
-        return "not measured here"
-    if isinstance(results, Results):
-        return f"reward {format_interval(results.overall.reward, 4)} ({results.reward.name})"
-    if isinstance(results, EpisodeResults):
-        world = results.overall
-        return f"return {format_interval(world.discounted_return, 4)} ({world.world})"
-    if isinstance(results, GamesResults):
-        games = results.overall
-        return f"score {format_interval(games.means['score'], 1)} ({games.task})"
-    accuracy = (
-        results.accuracy
-        if isinstance(results, MessageRewardResults)
-        else results.overall.pair_accuracy
-    )
-    return f"pairs right {format_interval(accuracy, 3)}" if accuracy else "no pairs to judge"
+def _headline(kind: str, values: dict[str, Any]) -> str:
+    """Return the one number that matters most, with its interval, from the file's content.
+
+    Only the file is read: a list of what there is need not load what measured it.
+    """
+    try:
+        if kind == "policy":
+            reward = Interval(**values["tests"][-1]["reward"])
+            return f"reward {format_interval(reward, 4)} ({values['reward']['name']})"
+        if kind == "episodes":
+            world = values["worlds"][0]
+            returned = Interval(**world["discounted_return"])
+            return f"return {format_interval(returned, 4)} ({world['world']})"
+        if kind == "games":
+            games = values["results"][0]
+            return (
+                f"score {format_interval(Interval(**games['means']['score']), 1)} ({games['task']})"
+            )
+        accuracy = (
+            values["accuracy"] if kind == "message_reward" else values["tests"][-1]["pair_accuracy"]
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise UserError(f"its {RESULTS_FILE} is incomplete: {error!r} is missing") from error
+    if accuracy is None:
+        return "no pairs to judge"
+    return f"pairs right {format_interval(Interval(**accuracy), 3)}"
 
 
 def _text(value: object) -> str | None:
@@ -173,12 +189,14 @@ def show(name: str, root: str | Path | None = None) -> Entry:
     Raises:
         UserError: There is none; the nearest names are in the message.
     """
-    folder = entry_folder(Path(name).expanduser())
-    if is_entry(folder):
-        return read_entry(folder, name, "runs" if folder.name == "adapter" else "checkpoints")
+    folder = find_entry(name)
+    if folder is not None and is_entry(folder):
+        is_run = folder.name == "adapter"
+        known = name if is_run or Path(name).is_dir() else folder.name
+        return read_entry(folder, known, "runs" if is_run else _place(folder))
     entries = {entry.name: entry for entry in list_entries(root)}
     if name not in entries:
-        near = get_close_matches(name, entries, n=3, cutoff=0.4)
+        near = near_names(name, list(entries))
         hint = f"did you mean {', '.join(f'`{other}`' for other in near)}? " if near else ""
         raise UserError(
             f"nothing in the zoo is called `{name}`: {hint}"
@@ -187,13 +205,20 @@ def show(name: str, root: str | Path | None = None) -> Entry:
     return entries[name]
 
 
+def _place(folder: Path) -> Source:
+    """Return where an entry's folder lies."""
+    return "package" if folder.parent == PACKAGE_FOLDER else "checkpoints"
+
+
 def print_entries(entries: list[Entry], console: Console | None = None) -> None:
     """Print each entry's name, whole so that it can be copied, and below it what it is."""
+    from rich.console import Console
+
     shown = console or Console()
     for entry in entries:
         where = entry.repo_id if entry.source == "hub" else entry.source
         shown.print(entry.name, style="bold", soft_wrap=True, highlight=False, markup=False)
-        text = f"    {entry.kind} · {headline(entry.results)} · {where}"
+        text = f"    {entry.kind} · {entry.headline} · {where}"
         shown.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -209,7 +234,7 @@ def describe_entry(entry: Entry) -> str:
         "Hub": entry.repo_id,
         "base": entry.base,
         "method": entry.method,
-        "measured": headline(entry.results),
+        "measured": entry.headline,
         "use": f"llm_agents.{call}({entry.name!r})",
     }
     if entry.kind == "agent":

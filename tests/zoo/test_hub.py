@@ -157,7 +157,7 @@ def test_an_unknown_name_is_named(name: str, expected: str, hub: Any) -> None:
 
 def test_a_folder_without_an_adapter_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(UserError, match=r"expected `adapter_config.json`.*notes.txt"):
+    with pytest.raises(UserError, match=r"expected what was trained in.*found notes.txt"):
         load_pretrained(str(tmp_path))
 
 
