@@ -79,7 +79,7 @@ def test_a_poad_agent_is_watched_with_the_advantage_of_each_token(
     words = ["watch", agents("POAD"), "--episodes", "2", "--html", "a.html", "--json", "a.json"]
     assert main(words) == 0
     said = capsys.readouterr()
-    assert len(re.findall(r"^episode \d · discounted return ", said.out, re.M)) == 2
+    assert len(re.findall(r"^episode \d · return ", said.out, re.M)) == 2
     assert "\x1b" not in said.out  # no terminal, no drawing
     assert "html: a.html" in said.err
     episodes = json.loads(Path("a.json").read_text())["episodes"]
@@ -91,7 +91,7 @@ def test_a_poad_agent_is_watched_with_the_advantage_of_each_token(
         assert len(chances) >= 2
         assert sum(chances) == pytest.approx(1.0, abs=0.002)
         assert side.count("→ ") == 1
-        tokens = side.partition("advantage of each token\n")[2].splitlines()
+        tokens = re.split("advantage of (?:each part|the action)\n", side)[1].splitlines()
         assert tokens
         values = [float(line.split()[0]) for line in tokens]
         assert any(values)
@@ -108,11 +108,13 @@ def test_the_same_seed_shows_the_same_episode(agents: Agents) -> None:
     assert pages[0] == pages[1]
 
 
-def test_ppo_on_actions_gives_all_tokens_one_advantage(agents: Agents) -> None:
+def test_ppo_on_actions_shows_the_advantage_of_the_action_as_one(agents: Agents) -> None:
     main(["watch", agents("TWOSOME"), "--max-steps", "1", "--html", "a.html"])
     side = frame_texts(page_content("a.html"), "side")[0]
-    tokens = side.partition("advantage of each token\n")[2].splitlines()
-    assert len({line.split()[0] for line in tokens}) == 1
+    (credit,) = side.partition("advantage of the action\n")[2].splitlines()
+    (taken,) = re.findall(r"^→ \d\.\d{3} [█░]{10} (.*)$", side, re.M)
+    assert credit.split(maxsplit=1)[1].strip() == taken.strip()
+    assert "each part" not in side
 
 
 def test_another_world_may_be_watched_and_an_episode_left(

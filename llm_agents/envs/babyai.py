@@ -328,7 +328,13 @@ class BabyAIText:
         held = engine.carrying
         hand = "nothing" if held is None else f"{held.color} {held.type}"
         step = f"step {engine.step_count} of {engine.max_steps}"
-        return f"{engine.pprint_grid()}\n{self.mission}\nhand: {hand}, {step}"
+        return f"{engine.pprint_grid()}\n{_LEGEND}\n{self.mission}\nhand: {hand}, {step}"
+
+
+_LEGEND = (
+    "> V < ^ agent; A ball, B box, K key, W wall, D door, L locked, __ open door;\n"
+    "second letter: R red, G green, B blue, P purple, Y yellow, G grey (walls: grey)"
+)
 
 
 def _rebuilt(

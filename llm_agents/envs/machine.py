@@ -46,6 +46,7 @@ class MachineWorld(ABC, Generic[StateT]):
 
     Attributes:
         state_type: Builds a state from its numbers; see `TextEnv` for the other attributes.
+        legend: What the signs of its drawing mean; empty where they need no words.
     """
 
     name: str
@@ -54,6 +55,7 @@ class MachineWorld(ABC, Generic[StateT]):
     gamma: float
     optimal_return: float | None
     state_type: type[StateT]
+    legend: str = ""
 
     def __init__(self, *, max_steps: int | None, seed: int = 0) -> None:
         if max_steps is not None and max_steps < 1:
@@ -183,7 +185,8 @@ class MachineWorld(ABC, Generic[StateT]):
 
     def render(self) -> str:
         """Return the situation as a few lines of text for people."""
-        return f"{self.draw(self.state)}\nstep {self._decisions}, return {self._discounted:.4f}"
+        drawing = f"{self.draw(self.state)}\n{self.legend}".rstrip()
+        return f"{drawing}\nstep {self._decisions}, return {self._discounted:.4f}"
 
     def _show(self) -> Observation:
         """Return the present observation, without actions where the world has ended."""

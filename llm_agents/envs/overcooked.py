@@ -99,6 +99,11 @@ class Overcooked(MachineWorld[KitchenState]):
         is_published = (rewards, gamma, horizon) == (Rewards(), GAMMA, HORIZON)
         self.optimal_return = self._return_of(BEST_PLANS[dish]) if is_published else None
         self.goal = overcooked_text.goal(self.kitchen.dish)
+        foods = ", ".join(f"{food[0]} {food}" for food in self.kitchen.dish.foods)
+        self.legend = (
+            "@ agent, # counter, B board, D delivery, P plate\n"
+            f"{foods}; a capital letter once it is chopped"
+        )
         self.vector_size = len(self.observe(self.kitchen.start()).vector)
 
     def start(self, generator: random.Random) -> KitchenState:

@@ -199,6 +199,7 @@ class Entertainment(MachineWorld[EveningState]):
     """
 
     state_type = EveningState
+    legend = "@ agent, c chips, m milk, [ ] coffee table"
 
     def __init__(
         self,

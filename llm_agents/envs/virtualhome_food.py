@@ -238,6 +238,9 @@ class FoodPreparation(MachineWorld[FoodState]):
             f"To {verb} the {self.variant.thing} in the {self.variant.container}, "
             "your next step is to"
         )
+        self.legend = (
+            f"@ agent, * {self.variant.thing}, [ ] {self.variant.container}, without ] while open"
+        )
         self._texts = self.variant.actions()
 
     def start(self, generator: random.Random) -> FoodState:

@@ -20,6 +20,7 @@ def episodes_table(results: EpisodeResults) -> Group:
         tables.append(_world_table(entries, best=results.overall.agent))
     confidence = f"{100 * results.bootstrap.confidence:g}%"
     tables[-1].caption = f"{results.name}: mean [{confidence} interval over n episodes]"
+    tables[-1].caption_justify = "left"
     return Group(*tables)
 
 

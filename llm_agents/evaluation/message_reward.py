@@ -205,7 +205,9 @@ def message_reward_table(results: MessageRewardResults) -> Group:
     confidence = f"{100 * results.confidence:g}%"
     numbers = Table(
         title=f"reward: {results.name}, preferences: {results.annotator}",
+        title_justify="left",
         caption=f"[{confidence} Wilson interval over held-out pairs]",
+        caption_justify="left",
         box=SIMPLE_HEAD,
     )
     numbers.add_column("share of pairs ordered right")
@@ -227,7 +229,7 @@ def message_reward_table(results: MessageRewardResults) -> Group:
 
 def _messages_table(title: str, messages: tuple[RankedMessage, ...]) -> Table:
     """Return a table of messages with their rewards."""
-    table = Table(title=f"{title} rewards", box=SIMPLE_HEAD)
+    table = Table(title=f"{title} rewards", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("normalized", justify="right")
     table.add_column("times", justify="right")
     table.add_column("message")

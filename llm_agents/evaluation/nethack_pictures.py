@@ -10,7 +10,14 @@ from llm_agents.errors import UserError
 from llm_agents.evaluation.intervals import BootstrapConfig, Interval
 from llm_agents.evaluation.nethack import MEASURES
 from llm_agents.evaluation.nethack_tables import SHOWN, GroupResult
-from llm_agents.evaluation.pictures import Curve, band, draw_runs, new_figure, save_figure
+from llm_agents.evaluation.pictures import (
+    Curve,
+    band,
+    draw_runs,
+    marker_of,
+    new_figure,
+    save_figure,
+)
 from llm_agents.rewards.motif_results import PublishedCurve
 
 if TYPE_CHECKING:
@@ -86,7 +93,9 @@ def _draw_published(
         steps, means, lows, highs = band(curves, bootstrap)
         label = method if len(tasks) == 1 and method else f"{task} {method}".strip()
         shade = str(min(0.7, 0.15 + 0.12 * index))
-        axis.plot(steps, means, color=shade, linestyle=_PAPER_STYLE, label=f"published: {label}")
+        marker = marker_of(steps)
+        name = f"published: {label}"
+        axis.plot(steps, means, color=shade, linestyle=_PAPER_STYLE, marker=marker, label=name)
         axis.fill_between(steps, lows, highs, color=shade, alpha=0.12, linewidth=0)
     axis.set_xscale("log")
 

@@ -41,6 +41,7 @@ def games_table(results: GamesResults) -> Group:
         columns = {f"{entry.agent}\nn = {entry.num_games:,}": entry.means for entry in entries}
         tables.append(_table(f"{results.name}: {task}", columns))
     tables[-1].caption = _caption(results.bootstrap, "games")
+    tables[-1].caption_justify = "left"
     return Group(*tables)
 
 
@@ -201,6 +202,7 @@ def comparison_tables(
     columns = {_heading(group): group.means for group in groups}
     numbers = _table(task, columns)
     numbers.caption = _caption(bootstrap, "games and runs")
+    numbers.caption_justify = "left"
     compared = {_heading(group): group.differences for group in groups if group.differences}
     tables = [numbers]
     if compared:

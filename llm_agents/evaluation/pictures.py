@@ -93,12 +93,12 @@ class DecisionPicture:
 
 @dataclass(frozen=True)
 class CreditPicture:
-    """Which token of an action got which advantage.
+    """Which part of an action got which advantage.
 
     Args:
         title: Names the situation.
-        tokens: The action's tokens as text.
-        advantages: One a token; one for all of them where the action is a whole.
+        tokens: The action's parts as text: tokens, or all of it where it is one unit.
+        advantages: One a part.
     """
 
     title: str
@@ -165,12 +165,20 @@ def draw_runs(
     several = len(curves) > 1
     for curve in curves:
         width, alpha = (0.7, 0.35) if several else (1.8, 1.0)
-        axis.plot(curve.steps, curve.values, color=color, linewidth=width, alpha=alpha)
+        marker = marker_of(curve.steps)
+        axis.plot(
+            curve.steps, curve.values, color=color, linewidth=width, alpha=alpha, marker=marker
+        )
     if several:
         steps, means, lows, highs = band(curves, bootstrap)
-        axis.plot(steps, means, color=color, linewidth=1.8)
+        axis.plot(steps, means, color=color, linewidth=1.8, marker=marker_of(steps))
         axis.fill_between(steps, lows, highs, color=color, alpha=0.2, linewidth=0)
     axis.plot([], [], color=color, label=f"{name} ({len(curves)} seeds)" if several else name)
+
+
+def marker_of(steps: Sequence[float]) -> str | None:
+    """Return the marker of a curve: a line through one place can't be seen."""
+    return "o" if len(set(steps)) == 1 else None
 
 
 def band(
@@ -241,7 +249,7 @@ def _draw_decision(axis: Axes, entry: DecisionPicture) -> None:
 
 
 def plot_credit(credits_: Sequence[CreditPicture], path: str | Path) -> Path:
-    """Draw the advantage of each token of the actions of an episode, one action a row.
+    """Draw the advantage of each part of the actions of an episode, one action a row.
 
     Args:
         credits_: One an action.
@@ -255,22 +263,21 @@ def plot_credit(credits_: Sequence[CreditPicture], path: str | Path) -> Path:
         raise UserError("expected at least one action to draw, got none")
     columns = max(len(entry.tokens) for entry in shown)
     limit = max(max(abs(v) for v in entry.advantages) for entry in shown) or 1.0
-    figure = new_figure(2.6 + 1.05 * columns, 1.3 + 0.55 * len(shown))
+    width = max(4.5, 2.6 + 1.05 * columns)
+    figure = new_figure(width, 1.3 + 0.55 * len(shown))
     axis = figure.subplots()
     table = torch.full((len(shown), columns), float("nan"))
     for row, entry in enumerate(shown):
-        values = entry.advantages
-        if len(values) == 1:  # one advantage for the whole action
-            values = values * len(entry.tokens)
-        table[row, : len(values)] = torch.tensor(values)
-        for column, (token, value) in enumerate(zip(entry.tokens, values, strict=True)):
+        table[row, : len(entry.advantages)] = torch.tensor(entry.advantages)
+        for column, (token, value) in enumerate(zip(entry.tokens, entry.advantages, strict=True)):
             color = "white" if abs(value) > 0.6 * limit else "black"
-            text = f"{token.strip()}\n{value:+.3f}"
+            text = f"{token.strip() or '␣'}\n{value:+.3f}"
             axis.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
     image = axis.imshow(table.numpy(), cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     axis.set_xticks([])
     axis.set_yticks(range(len(shown)), [entry.title for entry in shown], fontsize=8)
     axis.set_frame_on(False)
+    axis.set_title(f"advantage of each {'action' if columns == 1 else 'part'}", fontsize=9)
     figure.colorbar(image, ax=axis, label="advantage", shrink=0.8)
     return save_figure(figure, path)
 

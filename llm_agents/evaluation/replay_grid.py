@@ -14,18 +14,22 @@ _COLORS = ("#ff5555", "#50fa7b", "#6272ff", "#bd93f9", "#f1fa8c", "#a0a0a8")
 _UNSEEN, _EMPTY, _WALL, _DOOR = 0, 1, 2, 4
 _THINGS = {3: "··", 5: "k ", 6: "● ", 7: "■ ", 8: "G ", 9: "~~", 10: "▲ "}
 _DOORS = ("▯ ", "▮ ", "▮x")  # open, closed, locked
-_DIM, _AGENT = "#404048", "#ffffff"
+_DIM, _AGENT, _WORDS = "#404048", "#ffffff", "#808080"
+_LEGEND = (
+    "▲ agent  ● ball  ■ box  k key  G goal  ██ wall",
+    "▯ ▮ ▮x door: open, closed, locked  ░░ not seen",
+)
 
 
 def grid_lines(image: NDArray[Any]) -> tuple[Line, ...]:
-    """Return a view as lines, two characters a cell, the agent below in the middle.
+    """Return a view as lines, two characters a cell, the agent below in the middle; then a legend.
 
     Args:
         image: ``[7, 7, 3]``: by column and row the type, color and state of a cell, numbered as in
             minigrid; the agent stands in the middle of the last row and looks up.
     """
     columns, rows, _ = image.shape
-    return tuple(
+    cells = tuple(
         joined(
             Span("▲ ", _AGENT, bold=True)
             if (column, row) == (columns // 2, rows - 1)
@@ -34,6 +38,7 @@ def grid_lines(image: NDArray[Any]) -> tuple[Line, ...]:
         )
         for row in range(rows)
     )
+    return (*cells, *((Span(words, _WORDS),) for words in _LEGEND))
 
 
 def cell(code: Sequence[int]) -> Span:

@@ -19,8 +19,8 @@ class Token:
     """A piece of the action that was taken, with its credit.
 
     Args:
-        text: As the model spells it.
-        advantage: Of the token; that of the whole action where nothing tells its tokens apart.
+        text: A token, tokens between which the action can't part from others, or all of it.
+        advantage: Of the piece.
     """
 
     text: str
@@ -82,15 +82,12 @@ def wrapped(text: str, columns: int = SCREEN_COLUMNS) -> tuple[Line, ...]:
     return tuple((Span(line),) if line else () for line in lines)
 
 
-def decision_lines(
-    moment: Moment, limit: float, credit: str = "advantage of each token"
-) -> tuple[Line, ...]:
+def decision_lines(moment: Moment, limit: float) -> tuple[Line, ...]:
     """Return the actions with their probabilities, then the one taken with its credit.
 
     Args:
         moment: The decision.
         limit: Advantage that gets the strongest color.
-        credit: Heading above the credit.
     """
     lines: list[Line] = [(Span("actions", _DIM),)]
     order = range(len(moment.actions))
@@ -101,7 +98,8 @@ def decision_lines(
         lines.append(_action_line(moment, place))
     lines += [(), (Span("reward ", _DIM), Span(f"{moment.reward:+.3f}", bold=True))]
     if moment.tokens:
-        lines += [(), (Span(credit, _DIM),)]
+        what = "the action" if len(moment.tokens) == 1 else "each part"
+        lines += [(), (Span(f"advantage of {what}", _DIM),)]
         lines += [_token_line(token, limit) for token in moment.tokens]
     return tuple(lines)
 

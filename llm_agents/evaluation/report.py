@@ -80,15 +80,19 @@ def agreement_table(results: RewardResults) -> Table:
     confidence = f"{100 * results.bootstrap.confidence:g}%"
     table = Table(
         title=f"reward: {results.reward.name}",
-        caption=f"[{confidence} bootstrap interval over prompts]",
+        title_justify="left",
+        caption=f"[{confidence} bootstrap interval over n prompts]",
+        caption_justify="left",
         box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
     )
     table.add_column("test set")
-    for column in ("prompts", "pairs right", "as stored", "correlation"):
+    for column in ("n", "pairs right", "as stored", "correlation"):
         table.add_column(column, justify="right")
     for test in results.tests:
         numbers = (test.pair_accuracy, test.pair_agreement, test.correlation)
-        cells = ("–" if entry is None else format_interval(entry, 3) for entry in numbers)
+        cells = ("–" if entry is None else format_interval(entry, 2) for entry in numbers)
         table.add_row(test.name, f"{test.num_prompts:,}", *cells)
     return table
 
@@ -108,7 +112,13 @@ def results_table(results: Results | Sequence[Results]) -> Table:
         caption += "; rewards of different models may not be compared"
     title = f"reward: {', '.join(sorted(name for name, _ in kinds))}"
     table = Table(
-        title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
+        title=title,
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
     )
     if len(entries) > 1:
         table.add_column("policy")
@@ -159,7 +169,11 @@ def _distinct_cell(distinct: Mapping[int, float | None]) -> str:
 def comparison_table(first: str, second: str, differences: Sequence[PairedDifference]) -> Table:
     """Return a table of paired differences, one row a test set."""
     table = Table(
-        title=f"{first} − {second}", caption="mean paired difference [bootstrap interval]"
+        title=f"{first} − {second}",
+        title_justify="left",
+        caption="mean paired difference [bootstrap interval]",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
     )
     table.add_column("test set")
     for column in ("prompts", "reward", "words", "win", "tie", "lose"):
@@ -218,7 +232,7 @@ def plot_results(results: Results | Sequence[Results], path: str | Path) -> Path
     left.set_yticks(range(len(names)), [f"{name}\n{counts[name]:,} prompts" for name in names])
     left.set_ylim(len(names) - 0.4, -0.6)
     left.set_xlabel(f"mean reward ({entries[0].reward.name})")
-    right.set_xlabel("mean words an answer")
+    right.set_xlabel("mean words per answer")
     for axis in (left, right):
         axis.grid(axis="x", alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from llm_agents.errors import UserError
 from llm_agents.evaluation.episodes import EpisodeResults
 from llm_agents.evaluation.intervals import Interval
-from llm_agents.evaluation.pictures import new_figure, save_figure
+from llm_agents.evaluation.pictures import marker_of, new_figure, save_figure
 from llm_agents.evaluation.suites import scores_by_column
 
 _COLUMNS = 3
@@ -126,15 +126,19 @@ def plot_probes(
         for color, action in enumerate(actions):
             curves = [run.probabilities[situation][action][:count] for run in runs]
             means = [sum(values) / len(runs) for values in zip(*curves, strict=True)]
-            axis.plot(first.steps[:count], means, color=f"C{color % 10}", label=action)
+            steps = first.steps[:count]
+            style = {"color": f"C{color % 10}", "marker": marker_of(steps)}
+            axis.plot(steps, means, label=action, **style)
         axis.set_title(titles[index] if index < len(titles) else situation, fontsize=8)
         axis.set_ylim(0, 1)
+        if index + _COLUMNS >= panels:  # nothing is drawn below it
+            axis.set_xlabel("decisions in the world", fontsize=8)
+            axis.tick_params(labelbottom=True)
         axis.grid(alpha=0.3)
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[panels:]:
         axis.set_visible(False)
-    figure.supxlabel("decisions in the world", fontsize=9)
     figure.supylabel("probability", fontsize=9)
     figure.suptitle(title, fontsize=11)
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -58,6 +58,7 @@ def write_report(
     """Write ``advantage_stats.json`` and the histogram ``advantages.png`` to `folder`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     folder.mkdir(parents=True, exist_ok=True)
     found = {
@@ -79,5 +80,6 @@ def write_report(
     axes.set_xlabel("advantage: reward − value of the reference policy")
     axes.set_ylabel("training responses")
     axes.set_title(f"{stats.preferred.share_kept:.0%} of the preferred responses are left")
-    axes.legend(loc="upper right")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="best")
     figure.savefig(folder / "advantages.png", dpi=120)

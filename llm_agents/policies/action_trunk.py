@@ -64,7 +64,11 @@ class ActionTrunk:
         depth = frozen_depth(model)
         if not 0 < depth < len(layer_list(model)) or not trunk_path_matches(model, depth):
             return None
-        _logger.info("the lower %d layers are computed once for each choice", depth)
+        _logger.info(
+            "%d of %d layers don't train: what they make of a prompt is computed once and kept",
+            depth,
+            len(layer_list(model)),
+        )
         return cls(model, depth)
 
     def states(

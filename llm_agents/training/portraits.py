@@ -81,7 +81,7 @@ def action_probabilities(agent: OnlinePPO, choices: Sequence[Choice]) -> torch.T
 
 @torch.no_grad()
 def credit_pictures(agent: OnlinePPO, watched: Watched) -> list[CreditPicture]:
-    """Return the advantage of each token of the actions taken; one for all in PPO on actions."""
+    """Return the advantage of each part of the actions taken: the whole in PPO on actions."""
     choices, index = watched.choices, watched.index
     advantages = agent.assign(watched.rollout).advantages[:, 0].cpu()
     mask = watched.rollout.mask[:, 0].cpu()
@@ -99,7 +99,7 @@ def credit_pictures(agent: OnlinePPO, watched: Watched) -> list[CreditPicture]:
 
 
 def _unit_ids(listed: list[list[int]], taken: int, num_units: int) -> list[list[int]]:
-    """Return the tokens of each unit; one by one where a unit is the whole action.
+    """Return the tokens of each unit.
 
     Args:
         listed: Tokens of all offered actions.
@@ -107,6 +107,8 @@ def _unit_ids(listed: list[list[int]], taken: int, num_units: int) -> list[list[
         num_units: 1, as many as its tokens, or as many as there are places where actions part.
     """
     ids = listed[taken]
+    if num_units == 1:
+        return [ids]
     starts = [0]
     for place in range(1, len(ids)):
         alike = {
@@ -114,7 +116,7 @@ def _unit_ids(listed: list[list[int]], taken: int, num_units: int) -> list[list[
         }
         if len(alike) > 1:
             starts.append(place)
-    if num_units in (1, len(ids)):
+    if num_units == len(ids):
         starts = list(range(len(ids)))
     return [ids[a:b] for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_agents.envs import Step
+from llm_agents.envs import Step, TextEnv
 from llm_agents.rollouts import PromptedWorld
 from llm_agents.types import Agent, Choice, Decisions, Episode, Rollout
 
@@ -21,12 +21,14 @@ class Watched:
         closing: What followed the last step.
         episode: What came of it; None if it was left before its end.
         scenes: How the world shows itself to people before each step, and at last.
+        scale: What the world multiplies its rewards by; see `reward_scale`.
     """
 
     rollout: Rollout
     closing: Choice
     episode: Episode | None
     scenes: tuple[str, ...]
+    scale: float = 1.0
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -85,7 +87,35 @@ def record_episode(
         number=0,
         num_rollouts=1,
     )
-    return Watched(rollout, choice, last.episode, tuple(scenes))
+    return Watched(rollout, choice, last.episode, tuple(scenes), reward_scale(world.world))
+
+
+def reward_scale(world: TextEnv) -> float:
+    """Return what a world multiplies its rewards by for training; its returns are without it."""
+    return float(getattr(world, "reward_scale", 1.0))
+
+
+def episode_facts(episode: Episode, scale: float) -> dict[str, float | int | str | bool]:
+    """Return what came of a finished episode, on the scale of the world's returns.
+
+    Args:
+        episode: The episode.
+        scale: What its rewards were multiplied by.
+
+    Example:
+        >>> episode_facts(Episode(0.93, 18.6, 5, 5, True), 20)["return"]
+        0.93
+    """
+    discounted, total = episode.discounted_return, episode.undiscounted_return / scale
+    returns = {"discounted return": discounted, "return": total}
+    if abs(discounted - total) < 1e-9:
+        del returns["discounted return"]
+    return {
+        **returns,
+        "success": episode.success,
+        "decisions": episode.num_decisions,
+        "steps": episode.num_primitive_steps,
+    }
 
 
 def _padded(parts: list[Tensor]) -> Tensor:

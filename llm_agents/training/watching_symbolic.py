@@ -19,6 +19,7 @@ from llm_agents.policies.modes import evaluation
 from llm_agents.rollouts.seeds import Purpose, derived_seed, world_seeds
 from llm_agents.rollouts.symbolic import SymbolicWorld
 from llm_agents.training.playing import TrainingWorlds
+from llm_agents.training.recording import episode_facts, reward_scale
 from llm_agents.training.watching_text import LONGEST
 from llm_agents.types import Episode
 
@@ -35,6 +36,7 @@ class SeenEpisode:
         episode: What came of it; None if it was left before its end.
         is_over: Whether the world ended, rather than a limit.
         value: What was expected after the last step, where the world did not end.
+        scale: What the world multiplies its rewards by; see `reward_scale`.
     """
 
     moments: list[Moment] = field(default_factory=list)
@@ -42,6 +44,7 @@ class SeenEpisode:
     episode: Episode | None = None
     is_over: bool = False
     value: float = 0.0
+    scale: float = 1.0
 
 
 def symbolic_episodes(
@@ -76,7 +79,7 @@ def symbolic_episodes(
 def see_episode(
     agent: SymbolicPPO, world: SymbolicWorld, draws: torch.Generator, longest: int
 ) -> SeenEpisode:
-    """Play an episode, keeping what was shown, thought and done.
+    """Play an episode, keeping what was shown, thought and done, on the scale of returns.
 
     Args:
         agent: Acts.
@@ -85,7 +88,8 @@ def see_episode(
         longest: Decisions after which it is left; at least 1.
     """
     world.reset()
-    found, memory = SeenEpisode(), torch.zeros(1, agent.memory_size)
+    scale = reward_scale(world.world)
+    found, memory = SeenEpisode(scale=scale), torch.zeros(1, agent.memory_size)
     is_cut = False
     while not (found.is_over or is_cut) and len(found.moments) < longest:
         found.screens.append(screen(world))
@@ -98,14 +102,14 @@ def see_episode(
         memory, chosen = decided.memory.cpu(), int(decided.actions[0])
         reward, found.is_over, is_cut, found.episode = world.step(chosen)
         chances = thought.log_probs[0].exp().cpu().tolist()
-        value = float(decided.values[0])
+        value, reward = float(decided.values[0]) / scale, reward / scale
         listed = tuple(chances[: len(actions)])
         found.moments.append(Moment("", actions, listed, chosen, value, reward))
     found.screens.append(screen(world))
     if not found.is_over:
         last = torch.from_numpy(world.image)[None]
         with evaluation(agent):
-            found.value = float(agent.image_values(last, [world.mission], memory)[0])
+            found.value = float(agent.image_values(last, [world.mission], memory)[0]) / scale
     return found
 
 
@@ -151,7 +155,7 @@ def _frames(number: int, moments: list[Moment], seen: SeenEpisode) -> Iterator[F
     total = 0.0
     for step, moment in enumerate(moments):
         status = (("value", f"{moment.value:.3f}"), ("return so far", f"{total:.3f}"))
-        side = decision_lines(moment, limit, credit="advantage of the action")
+        side = decision_lines(moment, limit)
         yield Frame(number, step, status, seen.screens[step], side)
         total += moment.reward
     end = "left here" if seen.episode is None else "end"
@@ -163,10 +167,4 @@ def _facts(seen: SeenEpisode) -> dict[str, float | int | str | bool]:
     if seen.episode is None:
         total = sum(moment.reward for moment in seen.moments)
         return {"return": total, "decisions": len(seen.moments), "end": "left"}
-    return {
-        "discounted return": seen.episode.discounted_return,
-        "return": seen.episode.undiscounted_return,
-        "success": seen.episode.success,
-        "decisions": seen.episode.num_decisions,
-        "steps": seen.episode.num_primitive_steps,
-    }
+    return episode_facts(seen.episode, seen.scale)

@@ -16,7 +16,7 @@ from llm_agents.rollouts.seeds import Purpose, derived_seed, world_seeds
 from llm_agents.training.playing import TrainingWorlds
 from llm_agents.training.portraits import credit_pictures
 from llm_agents.training.probes import probabilities
-from llm_agents.training.recording import Watched, record_episode
+from llm_agents.training.recording import Watched, episode_facts, record_episode
 from llm_agents.types import Agent, Choice
 
 LONGEST = 1000  # decisions, where neither the world nor the user has a limit
@@ -63,14 +63,13 @@ def shown(prompt: str, scene: str) -> str:
 
 @torch.no_grad()
 def moments_of(agent: Agent, watched: Watched) -> list[Moment]:
-    """Return the decisions of an episode with their probabilities and credit."""
+    """Return an episode's decisions with probabilities and credit, on the scale of returns."""
     choices, rollout = watched.choices, watched.rollout
     chances = chances_of(agent, choices)
     tokens: list[tuple[Token, ...]] = [()] * len(choices)
     if isinstance(agent, OnlinePPO):
         for step, credit in enumerate(credit_pictures(agent, watched)):
-            values = credit.advantages
-            values = values * len(credit.tokens) if len(values) == 1 else values
+            values = (value / watched.scale for value in credit.advantages)
             tokens[step] = tuple(map(Token, credit.tokens, values))
     return [
         Moment(
@@ -78,8 +77,8 @@ def moments_of(agent: Agent, watched: Watched) -> list[Moment]:
             actions=choice.actions,
             probabilities=chances[step],
             chosen=int(rollout.index[step, 0]),
-            value=float(rollout.values[step, 0, 0]),
-            reward=float(rollout.rewards[step, 0]),
+            value=float(rollout.values[step, 0, 0]) / watched.scale,
+            reward=float(rollout.rewards[step, 0]) / watched.scale,
             tokens=tokens[step],
         )
         for step, choice in enumerate(choices)
@@ -106,14 +105,7 @@ def chances_of(agent: Agent, choices: Sequence[Choice]) -> list[tuple[float, ...
 
 def facts_of(watched: Watched) -> dict[str, float | int | str | bool]:
     """Return what came of an episode."""
-    episode = watched.episode
-    if episode is None:
-        rewards = float(watched.rollout.rewards.sum())
+    if watched.episode is None:
+        rewards = float(watched.rollout.rewards.sum()) / watched.scale
         return {"return": rewards, "decisions": len(watched.choices), "end": "left"}
-    return {
-        "discounted return": episode.discounted_return,
-        "return": episode.undiscounted_return,
-        "success": episode.success,
-        "decisions": episode.num_decisions,
-        "steps": episode.num_primitive_steps,
-    }
+    return episode_facts(watched.episode, watched.scale)

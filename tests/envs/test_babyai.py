@@ -8,6 +8,7 @@ import hashlib
 import json
 import pickle
 import random
+import re
 from itertools import pairwise
 
 import pytest
@@ -443,5 +444,14 @@ def test_a_picture_in_text() -> None:
     world = BabyAIText()
     world.reset(0)
     lines = world.render().split("\n")
-    assert len(lines) == 8 + 2
+    assert len(lines) == 8 + 2 + 2
+    drawn = {
+        cell for line in lines[:8] for cell in map("".join, zip(line[::2], line[1::2], strict=True))
+    }
+    known = dict(re.findall(r"(\S) (agent|ball|box|key|wall|door|locked)\b", lines[8]))
+    colors = dict(re.findall(r"(\S) (red|green|blue|purple|yellow|grey)\b", lines[9]))
+    assert "AG" in drawn  # the green ball
+    for kind, color in drawn - {"  ", ">>", "VV", "<<", "^^", "__"}:
+        assert kind in known
+        assert color in colors
     assert lines[-2:] == ["go to the green ball", "hand: nothing, step 0 of 64"]

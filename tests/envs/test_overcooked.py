@@ -438,6 +438,8 @@ def test_the_kitchen_is_drawn() -> None:
         "#     #",
         "#####P#",
         "hand: nothing, plate: -",
+        "@ agent, # counter, B board, D delivery, P plate",
+        "t tomato, l lettuce, o onion; a capital letter once it is chopped",
         "step 0, return 0.0000",
     ]
     for name in ("tomato", "board 1", "chop", "lettuce", "board 2", "chop", "plate", "tomato"):

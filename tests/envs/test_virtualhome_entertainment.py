@@ -244,6 +244,7 @@ def test_the_drawing() -> None:
     assert world.render() == (
         "| @ living room: [c] TV off sofa | kitchen: m | bathroom: - | bedroom: - |\n"
         "standing, hands: nothing, near: the chips, the coffee table\n"
+        "@ agent, c chips, m milk, [ ] coffee table\n"
         "step 5, return 0.0000"
     )
 

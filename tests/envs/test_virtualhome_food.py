@@ -204,6 +204,7 @@ def test_the_drawing() -> None:
     assert world.render() == (
         "| living room: - | @ kitchen: [*  | bathroom: - | bedroom: - |\n"
         "hand: nothing, near: pancake, microwave\n"
+        "@ agent, * pancake, [ ] microwave, without ] while open\n"
         "step 5, return 0.0000"
     )
 

@@ -17,6 +17,7 @@ from llm_agents.evaluation import (
 )
 from llm_agents.evaluation.intervals import BootstrapConfig
 from llm_agents.evaluation.pictures import band
+from llm_agents.evaluation.suite_pictures import ProbeCurves, plot_probes
 
 
 def test_a_curve_is_read_from_the_rows_in_which_episodes_ended() -> None:
@@ -67,6 +68,32 @@ def test_pictures_of_curves(tmp_path: Path) -> None:
         plot_curves({"none": [Curve((), (), ())]}, path)
 
 
+def blue_pixels(path: Path) -> int:
+    pixels = 255 * imread(path)[..., :3]
+    upper = pixels[: int(0.8 * len(pixels))]  # without the legend
+    return int((abs(upper - [31, 119, 180]).max(-1) < 8).sum())
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        [Curve((128,), (0.3,), (1,))],
+        [Curve((128,), (0.3,), (1,)), Curve((128,), (0.5,), (1,))],
+        [Curve((128, 256), (0.3, 0.4), (1, 1)), Curve((256,), (0.5,), (1,))],  # one step in common
+    ],
+    ids=["one run", "two runs", "one place in common"],
+)
+def test_a_curve_of_one_point_can_be_seen(tmp_path: Path, curves: list[Curve]) -> None:
+    path = plot_curves({"motif": curves}, tmp_path / "one.png")
+    assert blue_pixels(path) > 50
+
+
+def test_probes_of_one_step_can_be_seen(tmp_path: Path) -> None:
+    once = ProbeCurves((0.0,), {"ball": {"turn left": (0.4,), "go forward": (0.6,)}})
+    path = plot_probes([once], ["go to the ball"], tmp_path / "probes.png", title="glam")
+    assert blue_pixels(path) > 50
+
+
 def test_pictures_of_decisions(tmp_path: Path) -> None:
     entries = [
         DecisionPicture(
@@ -86,7 +113,7 @@ def test_pictures_of_credit(tmp_path: Path) -> None:
     entries = [
         CreditPicture("step 1", ("open", " the", " micro", "wave"), (0.3, 0.0, -0.01, 0.0)),
         CreditPicture("step 2", ("wait",), (-0.2,)),
-        CreditPicture("whole", ("walk", " to", " the", " bath"), (0.1,)),
+        CreditPicture("whole", ("walk to the bath",), (0.1,)),
     ]
     assert painted(plot_credit(entries, tmp_path / "credit.png"))
     assert painted(plot_credit([CreditPicture("zero", ("a",), (0.0,))], tmp_path / "zero.png"))

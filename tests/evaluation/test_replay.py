@@ -407,7 +407,7 @@ def test_a_decision_shows_chances_choice_reward_and_the_credit_of_tokens() -> No
         "",
         "reward +1.000",
         "",
-        "advantage of each token",
+        "advantage of each part",
         "  +0.5000  open",
         "  -0.2500  the chest",
     ]

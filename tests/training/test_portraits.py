@@ -14,7 +14,8 @@ LISTED = [[1, 2, 3], [1, 2, 4, 5], [6, 7], []]
     [
         (0, 2, [[1, 2], [3]]),  # parts from the others at its first and third token
         (1, 2, [[1, 2], [4, 5]]),
-        (2, 1, [[6], [7]]),  # one unit: the same credit for all tokens
+        (2, 1, [[6, 7]]),  # one unit is the whole action
+        (1, 1, [[1, 2, 4, 5]]),
         (1, 4, [[1], [2], [4], [5]]),
     ],
 )
