@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from llm_agents.messages import quieten, show_by_default
+
 if TYPE_CHECKING:
     from llm_agents.data import CloningData, HHAData, MotifData
     from llm_agents.methods import (
@@ -95,3 +97,7 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     """List the public names."""
     return [*__all__, "__version__"]
+
+
+show_by_default()
+quieten()

@@ -7,7 +7,6 @@ once. Wiring only: each verb parses its options and hands them to the part that 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import shlex
 import shutil
@@ -29,6 +28,7 @@ from llm_agents.command_line import (
     zoo_parser,
 )
 from llm_agents.errors import UserError
+from llm_agents.messages import show_messages
 
 if TYPE_CHECKING:
     from llm_agents.config.reading import Value
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0; 2 for a fault of what was given; 128 and the signal's number when stopped.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _show_messages()
+    show_messages()
     try:
         return _dispatch(words)
     except UserError as error:
@@ -78,23 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is flushed at exit has a place to go
         return 0
-
-
-def _show_messages() -> None:
-    """Write what is logged to standard error: all of ours, warnings of others."""
-    root = logging.getLogger()
-    if not any(isinstance(handler, _Lines) for handler in root.handlers):
-        root.addHandler(_Lines())
-    rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
-    logging.getLogger("llm_agents").setLevel(logging.INFO if rank == "0" else logging.WARNING)
-
-
-class _Lines(logging.Handler):
-    """Writes to what is standard error now: a progress bar may have put itself in its place."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
-        sys.stderr.write(f"{self.format(record)}\n")
 
 
 def _dispatch(words: list[str]) -> int:

@@ -20,6 +20,7 @@ LEVELS = {
     "types": 0,
     "functional": 0,
     "job_progress": 0,
+    "messages": 0,
     "whole_files": 0,
     "policies": 1,
     "envs": 1,

@@ -21,6 +21,7 @@ from typing import Literal
 from llm_agents.data.base import DropReport, Example
 from llm_agents.data.rows import FORMATS, RowError, RowFormat, UnusableRowError, format_of
 from llm_agents.errors import UserError
+from llm_agents.messages import quietly
 from llm_agents.policies.bundled import cache_folder
 
 Source = str | Sequence[str]
@@ -220,7 +221,8 @@ def _load_dataset(
 
     cache = str(cache_folder() / "datasets")
     try:
-        splits = load_dataset(path, data_dir=data_dir, revision=revision, cache_dir=cache)
+        with quietly():
+            splits = load_dataset(path, data_dir=data_dir, revision=revision, cache_dir=cache)
     except DatasetNotFoundError as fault:
         raise UserError(
             f"expected the data set {source!r} as a file, a folder or on the Hub, found none of "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +14,13 @@ from safetensors import SafetensorError
 from torch import nn
 
 from llm_agents.errors import MissingExtraError, UserError
+from llm_agents.messages import quietly, say_once
 from llm_agents.policies.bundled import ResolvedBase, resolve_base
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+_logger = logging.getLogger(__name__)
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4", "int8"]
@@ -104,7 +105,9 @@ def load_base(config: BaseConfig, *, keep_dropout: bool) -> LoadedBase:
         if not keep_dropout:
             _switch_dropout_off(settings)
         auto = AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
-        with _without_bars(resolved):
+        if resolved.kind != "tiny":
+            say_once(_logger, "loading the base model %s", config.base)
+        with quietly():
             model = auto.from_pretrained(
                 resolved.source,
                 config=settings,
@@ -129,22 +132,6 @@ def _switch_dropout_off(settings: PreTrainedConfig) -> None:
     for key, value in settings.to_dict().items():
         if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):
             setattr(settings, key, 0.0)
-
-
-@contextmanager
-def _without_bars(resolved: ResolvedBase) -> Iterator[None]:
-    """Show no progress bar where nothing is downloaded."""
-    from transformers.utils import logging as transformers_logging
-
-    bars: Any = transformers_logging
-    if resolved.kind == "hub" or not bars.is_progress_bar_enabled():
-        yield
-        return
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        bars.enable_progress_bar()
 
 
 def _quantization_arguments(config: BaseConfig) -> dict[str, object]:

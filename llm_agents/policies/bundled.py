@@ -24,6 +24,7 @@ from typing import Literal
 from filelock import FileLock
 
 from llm_agents.errors import UserError
+from llm_agents.messages import quietly, say_once
 
 _logger = logging.getLogger(__name__)
 
@@ -342,10 +343,14 @@ def _converted(file: Path, key: str, hub_id: str | None) -> Path:
     target = cache_folder() / "models" / key
 
     def convert(folder: Path) -> None:
-        _logger.info(
-            "converting %s to safetensors in %s once, about 30 s for 135M parameters", file, target
+        say_once(
+            _logger,
+            "converting %s to safetensors in %s once, about 30 s for 135M parameters",
+            file,
+            target,
         )
-        _convert_gguf(file, folder, hub_id or file.stem)
+        with quietly():
+            _convert_gguf(file, folder, hub_id or file.stem)
 
     return build_once(target, convert)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from llm_agents.messages import quietly
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -101,8 +103,9 @@ _CHATML_TEMPLATE = (
 
 def write_tiny(family: str, folder: Path) -> None:
     """Write the tiny random model of `family` and its tokenizer to `folder`."""
-    tiny_model(family).save_pretrained(folder)
-    tiny_tokenizer(family).save_pretrained(folder)
+    with quietly():
+        tiny_model(family).save_pretrained(folder)
+        tiny_tokenizer(family).save_pretrained(folder)
 
 
 def tiny_model(family: str) -> PreTrainedModel:

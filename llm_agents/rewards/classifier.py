@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
+from llm_agents.messages import quietly, say_once
 from llm_agents.rewards.dialogue import take_apart
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
 from llm_agents.types import Prompt, Reward
@@ -352,13 +353,15 @@ def load_classifier(
     hha.register()
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
-        loaded, report = AutoModelForSequenceClassification.from_pretrained(
-            model,
-            revision=revision,
-            dtype=getattr(torch, dtype),
-            use_safetensors=None if pickled_weights else True,
-            output_loading_info=True,
-        )
+        say_once(log, "loading the classifier %s", model)
+        with quietly(is_checked=True):
+            loaded, report = AutoModelForSequenceClassification.from_pretrained(
+                model,
+                revision=revision,
+                dtype=getattr(torch, dtype),
+                use_safetensors=None if pickled_weights else True,
+                output_loading_info=True,
+            )
     except OSError as error:
         pickled = " (a pickle only: set `pickled_weights`)" if "safetensors" in str(error) else ""
         raise UserError(

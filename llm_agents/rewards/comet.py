@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
+from llm_agents.messages import quietly
 from llm_agents.rewards.dialogue import without_end_tokens
 from llm_agents.rewards.folder import file_digest, locate_folder
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
@@ -204,7 +205,8 @@ class CometCriticNetwork(nn.Module):
 
         head = load_file(folder / HEAD_FILE)
         network = cls(RobertaConfig.from_pretrained(folder), head["hidden.weight"].shape[0])
-        network.encoder = RobertaModel.from_pretrained(folder, add_pooling_layer=True)
+        with quietly():
+            network.encoder = RobertaModel.from_pretrained(folder, add_pooling_layer=True)
         missing = network.load_state_dict(head, strict=False).missing_keys
         if wrong := [key for key in missing if not key.startswith("encoder.")]:
             raise UserError(f"`{folder / HEAD_FILE}` holds no {', '.join(wrong)}")

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
+from llm_agents.messages import is_verbose, quieten
 from llm_agents.methods import OnlinePPO
 from llm_agents.rollouts import NetHackRollouts, TextRollouts
 from llm_agents.training.building import plain_faults, resolve_self
@@ -46,16 +47,12 @@ _OWN_STEPS: dict[str, tuple[Any, str]] = {
     "gradient_clip_val": (None, "model.ppo.max_grad_norm"),
 }
 
-# What Lightning says about every run of ours and what is meant to be so.
+# What Lightning says about every run of a recipe and what is meant to be so.
 _EXPECTED_WARNINGS = (
     r".*LightningCLI's args parameter.*",
-    r".*does not have many workers.*",
-    r".*in eval mode at the start of training.*",
-    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
     r".*was called without a model.*",
     r".*smaller than the logging interval.*",
     r"(?s).*JsonargparseDeprecationWarning.*",  # LightningCLI's own calls
-    r"(?s).*was deprecated in v4\.49.*",
 )
 
 
@@ -215,7 +212,8 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
     os.environ[FOLDER_VARIABLE] = str(run.path.absolute())
     try:
         with claimed(run.path), StopSignals() as signals, warnings.catch_warnings():
-            for message in _EXPECTED_WARNINGS:
+            quieten()
+            for message in () if is_verbose() else _EXPECTED_WARNINGS:
                 warnings.filterwarnings("ignore", message)
             _run(values, recipe, run, signals)
     except UserError:
@@ -228,6 +226,8 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
 
 def quieten_lightning() -> None:
     """Let Lightning warn, once, but not tell what every run tells."""
+    if is_verbose():
+        return
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.WARNING)
