@@ -131,17 +131,18 @@ def quietly(*, is_checked: bool = False) -> Iterator[None]:
 
 def _without_model_bars(undo: ExitStack) -> None:
     """Switch the bars of transformers off until `undo`, but not those of the Hub's client."""
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from huggingface_hub import utils
     from transformers.utils import logging as transformers_logging
 
     bars: Any = transformers_logging
+    downloads: Any = utils
     if not bars.is_progress_bar_enabled():
         return
-    downloads_are_shown = not are_progress_bars_disabled()
+    downloads_are_shown = not downloads.are_progress_bars_disabled()
     bars.disable_progress_bar()
     undo.callback(bars.enable_progress_bar)
     if downloads_are_shown:
-        enable_progress_bars()
+        downloads.enable_progress_bars()
 
 
 def _without_data_bars(undo: ExitStack) -> None:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from operator import attrgetter
 from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from llm_agents.envs.babyai import WORLDS as BABYAI
@@ -76,6 +77,35 @@ def make_world(name: str, **options: object) -> TextEnv:
         raise UserError(f"the world `{name}` refuses its options: {error}") from error
 
 
+def world_path(world: object) -> str:
+    """Return the name by which `make_world` makes a world.
+
+    Args:
+        world: A name, or a class of worlds, which any process must be able to import.
+
+    Raises:
+        UserError: It is neither, or the class stands inside a function.
+
+    Example:
+        >>> from llm_agents.envs.toy import Lamp
+        >>> world_path("toy-lamp"), world_path(Lamp)
+        ('toy-lamp', 'llm_agents.envs.toy:Lamp')
+    """
+    if isinstance(world, str):
+        return world
+    if not isinstance(world, type):
+        raise UserError(
+            f"expected the name of a world or its class, got {world!r}: every run makes worlds of "
+            "its own"
+        )
+    if "<locals>" in world.__qualname__:
+        raise UserError(
+            f"the world `{world.__name__}` is defined inside a function, where no process can "
+            "import it: define it at the top of a module or script"
+        )
+    return f"{world.__module__}:{world.__qualname__}"
+
+
 def check_world(name: str, options: Mapping[str, object] = types.MappingProxyType({})) -> None:
     """Refuse what `make_world` would, in an instant.
 
@@ -130,7 +160,7 @@ def _own_world(name: str) -> _World:
             "class `module:Class`"
         )
     try:
-        factory = getattr(import_module(module), attribute)
+        factory = attrgetter(attribute)(import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"expected a world as `package.module:Class`, got `{name}`: {error}"

@@ -92,7 +92,7 @@ def agreement_table(results: RewardResults) -> Table:
         table.add_column(column, justify="right")
     for test in results.tests:
         numbers = (test.pair_accuracy, test.pair_agreement, test.correlation)
-        cells = ("–" if entry is None else format_interval(entry, 2) for entry in numbers)
+        cells = ("–" if entry is None else format_interval(entry, 3) for entry in numbers)
         table.add_row(test.name, f"{test.num_prompts:,}", *cells)
     return table
 

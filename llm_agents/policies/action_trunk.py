@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from llm_agents.messages import say_once
 from llm_agents.policies.action_layout import TreeLayout, lay_out, layout_inputs, tree_attention
 from llm_agents.policies.action_memory import Memory
 from llm_agents.policies.action_prefix import PrefixStore, StoredRange
@@ -64,7 +65,8 @@ class ActionTrunk:
         depth = frozen_depth(model)
         if not 0 < depth < len(layer_list(model)) or not trunk_path_matches(model, depth):
             return None
-        _logger.info(
+        say_once(
+            _logger,
             "%d of %d layers don't train: what they make of a prompt is computed once and kept",
             depth,
             len(layer_list(model)),

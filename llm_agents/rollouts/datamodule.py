@@ -13,7 +13,7 @@ from lightning import LightningDataModule, LightningModule, Trainer
 
 from llm_agents.envs import TextEnv
 from llm_agents.envs.prompts import PromptBuilder
-from llm_agents.envs.registry import make_world
+from llm_agents.envs.registry import make_world, world_path
 from llm_agents.errors import UserError
 from llm_agents.rollouts.collector import RolloutCollector, RolloutPlan
 from llm_agents.rollouts.processes import ProcessRolloutCollector
@@ -70,7 +70,8 @@ class TextRollouts(LightningDataModule):
     data is the whole run; the trainer stops after it.
 
     Args:
-        world: Name of the world, or a list of names that are dealt out to the worlds in turn.
+        world: Name of the world, or a list of names that are dealt out to the worlds in turn. In
+            Python a class of worlds will do for its name.
         world_options: Constructor arguments of the world (of every world, if there are several).
         num_worlds: E, worlds that step together.
         num_steps: T, steps of each world in a rollout.
@@ -108,7 +109,7 @@ class TextRollouts(LightningDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        self.world_names = [world] if isinstance(world, str) else list(world)
+        self.world_names = [world_path(w) for w in (world if isinstance(world, list) else [world])]
         self.world_options: WorldOptions = dict(world_options or {})
         self.num_worlds = num_worlds
         self.num_steps = num_steps
@@ -240,7 +241,8 @@ class TextRollouts(LightningDataModule):
             collector.load_state_dict(own["collector"])
             self.statistics.load_state_dict(own["statistics"])
             self._saved = None
-        _logger.info("seeds of the worlds of rank %d: %s", rank, list(self.seeds))
+        whose = f" of rank {rank}" if self.num_ranks > 1 else ""
+        _logger.info("seeds of the worlds%s: %s", whose, ", ".join(map(str, self.seeds)))
         return collector
 
     def _collector_of(self, agent: Agent, plan: RolloutPlan) -> RolloutCollector:

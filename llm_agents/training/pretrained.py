@@ -1,24 +1,105 @@
-"""Letting a trained agent play, in a line of Python."""
+"""Programs in Python: what was trained there is evaluated, what was trained anywhere plays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
 
 import torch
 import yaml
+from lightning.pytorch import LightningDataModule, LightningModule
 
+from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
+from llm_agents.evaluation import EpisodeResults, Results
+from llm_agents.methods import LoadedAgent, OfflineModule
+from llm_agents.methods.names import method_name
 from llm_agents.policies.nethack_files import load_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.policies.nethack_types import PlayedGame
 from llm_agents.training.agents import agent_by_name, home_of
+from llm_agents.training.evaluating import policy_results, task_name
 from llm_agents.training.nethack_agents import default_home, nethack_folder, nethack_home
-from llm_agents.training.playing import play_fresh
+from llm_agents.training.playing import (
+    TrainingWorlds,
+    agent_details,
+    evaluate_in_worlds,
+    play_fresh,
+    plays_worlds,
+    worlds_to_play,
+)
 from llm_agents.training.playing_nethack import play_games
 from llm_agents.training.settings import EvaluationConfig
-from llm_agents.types import Agent, Episode
+from llm_agents.types import Agent, Episode, Reward
 from llm_agents.zoo import recipe_of
+
+
+def evaluate(
+    trained: LightningModule,
+    data: LightningDataModule,
+    *,
+    reward: Reward | None = None,
+    num_prompts: int | None = None,
+    episodes: int = 100,
+    worlds: Sequence[str] = (),
+    baselines: Sequence[Literal["random", "zero-shot"]] | None = None,
+    seed: int = 0,
+) -> Results | EpisodeResults:
+    """Evaluate what was trained as a recipe does at its end.
+
+    `print_table` of `llm_agents.evaluation` shows the results, `write_results` keeps them in a
+    folder.
+
+    Args:
+        trained: A method that was trained on `data`.
+        data: Names the test sets (`OfflineDataModule`), or the worlds (`TextRollouts`).
+        reward: Judge of answers; the method's own if None.
+        num_prompts: Prompts of each test set, the first ones; None takes all.
+        episodes: Episodes in each world.
+        worlds: Further worlds, which the agent was not trained in.
+        baselines: Who plays the same worlds beside it; None takes all that there are.
+        seed: Of worlds and draws.
+
+    Returns:
+        What came of it, each number with an interval.
+
+    Raises:
+        UserError: There is nothing to evaluate, or no reward to judge answers by.
+    """
+    details: dict[str, Any] = {"method": method_name(trained), "task": task_name(data)}
+    config = EvaluationConfig(
+        num_prompts=num_prompts,
+        episodes=episodes,
+        worlds=tuple(worlds),
+        baselines=None if baselines is None else tuple(baselines),
+        seed=seed,
+    )
+    if plays_worlds(data) and isinstance(trained, LoadedAgent):
+        home = TrainingWorlds.of(data)
+        known = {**agent_details(trained, home), "training_seed": data.seed}
+        played = worlds_to_play(home, config)
+        return evaluate_in_worlds(
+            trained, played, config, name=details["method"], details={**known}
+        )
+    if not isinstance(data, OfflineDataModule) or not isinstance(trained, OfflineModule):
+        raise UserError(
+            "expected a method that answers prompts with an OfflineDataModule, or an agent with "
+            f"TextRollouts, got {type(trained).__name__} and {type(data).__name__}"
+        )
+    if not data.sources["test"]:
+        raise UserError("expected test data: give the data module `test`")
+    judge = reward or trained.reward
+    if judge is None:
+        raise UserError(f"{type(trained).__name__} has no reward: give `reward`")
+    return policy_results(
+        trained.policy,
+        judge,
+        data,
+        trained.generation,
+        config,
+        name=details["method"],
+        details={**details, **trained.outcome},
+    )
 
 
 def play_pretrained(

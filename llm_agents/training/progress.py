@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from typing_extensions import override
 
+from llm_agents.errors import UserError
 from llm_agents.training.counting import StepCounter, is_online, passes
 
 if TYPE_CHECKING:
@@ -45,15 +46,27 @@ _WINDOW = 20  # steps over which the speed is averaged
 class RunProgress(ProgressBar):
     """Shows how far the run is, loss or return, the last validation and the speed.
 
+    In place of Lightning's bar, which counts epochs: what counts here are optimizer steps, or the
+    decisions that were taken in worlds.
+
     Args:
         every: Steps between lines where there is no terminal.
-        counter: Says how far the run is.
+        counter: Says how far the run is; None counts by itself.
         console: Where the bar is drawn; standard error by default.
+
+    Example:
+        >>> from lightning import Trainer
+        >>> trainer = Trainer(max_steps=40, callbacks=[RunProgress()])  # doctest: +SKIP
     """
 
-    def __init__(self, every: int, counter: StepCounter, console: Console | None = None) -> None:
+    def __init__(
+        self, every: int = 10, counter: StepCounter | None = None, console: Console | None = None
+    ) -> None:
         super().__init__()
-        self.every, self.counter = every, counter
+        if every < 1:
+            raise UserError(f"expected `every` of at least 1 step, got {every}")
+        self.every, self._counts_itself = every, counter is None
+        self.counter = counter or StepCounter()
         self.console = console or Console(file=sys.stderr)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -74,6 +87,21 @@ class RunProgress(ProgressBar):
         self._is_enabled = True
 
     @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Learn what is counted."""
+        super().setup(trainer, pl_module, stage)
+        if self._counts_itself:
+            self.counter.setup(trainer, pl_module, stage)
+
+    @override
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a rollout as soon as it is there."""
+        if self._counts_itself:
+            self.counter.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the bar."""
         super().on_train_start(trainer, pl_module)
@@ -84,6 +112,7 @@ class RunProgress(ProgressBar):
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
+                TextColumn(self.counter.unit),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[text]}"),
@@ -115,10 +144,14 @@ class RunProgress(ProgressBar):
             text = self._text(trainer, pl_module)
             self._bar.update(self._task, completed=self._step, total=total, text=text)
         elif self._is_enabled and self._is_line_due(before):
-            of = "" if total is None else f"/{total}"
             left = self._left()
             text = self._text(trainer, pl_module)
-            log.info("step %d%s · %s%s", self._step, of, text, f" · {left} left" if left else "")
+            log.info("%s · %s%s", self._place(total), text, f" · {left} left" if left else "")
+
+    def _place(self, total: int | None = None) -> str:
+        """Return how far the run is, in words."""
+        place = f"{self.counter.step}" if total is None else f"{self.counter.step}/{total}"
+        return f"{place} decisions" if self.counter.unit == "decisions" else f"step {place}"
 
     def _is_line_due(self, before: int) -> bool:
         """Return whether a line is due: at first, every so many steps, and at last."""
@@ -182,7 +215,7 @@ class RunProgress(ProgressBar):
         found = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
         if found and self._is_enabled and not trainer.sanity_checking:
             text = " · ".join(f"{name} {value:.4g}" for name, value in found.items())
-            log.info("step %d · %s", self.counter.step, text)
+            log.info("%s · %s", self._place(), text)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

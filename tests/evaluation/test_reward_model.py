@@ -103,3 +103,5 @@ def test_results_come_back_and_print(tmp_path: Path) -> None:
     output = io.StringIO()
     evaluation.print_table(results, Console(file=output, width=80))
     assert "0.625" in output.getvalue()
+    row = next(line for line in output.getvalue().splitlines() if line.strip().startswith("other"))
+    assert row.count("[") == row.count("]") >= 1  # an interval stands on one line

@@ -86,7 +86,7 @@ def test_a_run_trains_plays_and_leaves_results_and_pictures(
         "results.json",
     }
     said = capsys.readouterr().err
-    assert "step 32/96" in said
+    assert "32/96 decisions" in said
     assert "decisions/s" in said
     rows = read_rows(Path("out/metrics.csv"))
     assert [row["step"] for row in rows] == [16, 32, 48, 64, 80, 96]  # decisions, not updates
