@@ -66,7 +66,6 @@ def evaluate(
     Raises:
         UserError: There is nothing to evaluate, or no reward to judge answers by.
     """
-    details: dict[str, Any] = {"method": method_name(trained), "task": task_name(data)}
     config = EvaluationConfig(
         num_prompts=num_prompts,
         episodes=episodes,
@@ -76,29 +75,33 @@ def evaluate(
     )
     if plays_worlds(data) and isinstance(trained, LoadedAgent):
         home = TrainingWorlds.of(data)
-        known = {**agent_details(trained, home), "training_seed": data.seed}
+        details = {**agent_details(trained, home), "training_seed": data.seed}
         played = worlds_to_play(home, config)
-        return evaluate_in_worlds(
-            trained, played, config, name=details["method"], details={**known}
-        )
+        name = method_name(trained)
+        return evaluate_in_worlds(trained, played, config, name=name, details=details)
     if not isinstance(data, OfflineDataModule) or not isinstance(trained, OfflineModule):
         raise UserError(
             "expected a method that answers prompts with an OfflineDataModule, or an agent with "
             f"TextRollouts, got {type(trained).__name__} and {type(data).__name__}"
         )
+    return _answers(trained, data, reward or trained.reward, config)
+
+
+def _answers(
+    trained: OfflineModule,
+    data: OfflineDataModule,
+    reward: Reward | None,
+    config: EvaluationConfig,
+) -> Results:
+    """Return what a policy's answers to the test prompts are worth."""
     if not data.sources["test"]:
         raise UserError("expected test data: give the data module `test`")
-    judge = reward or trained.reward
-    if judge is None:
+    if reward is None:
         raise UserError(f"{type(trained).__name__} has no reward: give `reward`")
+    name = method_name(trained)
+    details = {"method": name, "task": task_name(data), **trained.outcome}
     return policy_results(
-        trained.policy,
-        judge,
-        data,
-        trained.generation,
-        config,
-        name=details["method"],
-        details={**details, **trained.outcome},
+        trained.policy, reward, data, trained.generation, config, name=name, details=details
     )
 
 
