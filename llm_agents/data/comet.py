@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from llm_agents.data.encoding import Truncation
-from llm_agents.data.module import OfflineDataModule, Sources
+from llm_agents.data.module import OfflineDataModule
 from llm_agents.data.raw_rows import RawRow, is_tsv, number_field, raw_rows, text_field, tsv_rows
-from llm_agents.data.reading import Role
+from llm_agents.data.reading import Role, Sources
 from llm_agents.data.selection import PromptSplit, RowRules
 from llm_agents.data.templates import Template
 from llm_agents.errors import UserError
@@ -140,8 +140,9 @@ class CometData(OfflineDataModule):
 
     Args:
         train: Training data: ``sample``, a JSON-lines file, a Hub id, or a list of these.
-        validation: Prompts to answer during training; ``held_out`` takes those held out of `train`.
-        test: Test sets, each evaluated by itself; ``held_out`` as in `validation`.
+        validation: Prompts to answer during training; ``held_out`` takes those held out of `train`,
+            and so does ``sample`` where `train` is data of your own.
+        test: Test sets, each evaluated by itself; ``held_out`` and ``sample`` as in `validation`.
         template: How prompts are written out.
         max_prompt_tokens: Longest prompt; None leaves it to the model's window.
         max_response_tokens: Longest response; a longer one loses its end and its end token.
@@ -156,6 +157,7 @@ class CometData(OfflineDataModule):
     """
 
     samples: ClassVar[str] = "comet"
+    replaces_samples: ClassVar[bool] = True
 
     def __init__(
         self,

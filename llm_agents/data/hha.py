@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from llm_agents.data.encoding import Truncation
-from llm_agents.data.module import OfflineDataModule, Sources
+from llm_agents.data.module import OfflineDataModule
+from llm_agents.data.reading import Sources
 from llm_agents.data.selection import PromptSplit, RowRules
+from llm_agents.data.source_parts import Paragraphs
 from llm_agents.data.templates import Template
 
 
@@ -20,8 +22,9 @@ class HHAData(OfflineDataModule):
 
     Args:
         train: Training data: ``sample``, a JSON-lines file, a Hub id, or a list of these.
-        validation: Prompts to answer during training; ``held_out`` takes those held out of `train`.
-        test: Test sets, each evaluated by itself; ``held_out`` as in `validation`.
+        validation: Prompts to answer during training; ``held_out`` takes those held out of `train`,
+            and so does ``sample`` where `train` is data of your own.
+        test: Test sets, each evaluated by itself; ``held_out`` and ``sample`` as in `validation`.
         template: How dialogues are written out.
         max_prompt_tokens: Longest prompt; None leaves it to the model's window.
         max_response_tokens: Longest response; a longer one loses its end and its end token.
@@ -34,6 +37,9 @@ class HHAData(OfflineDataModule):
         rules: What becomes of malformed, unfit and long rows.
         seed: Decides the order of the data; None takes the run's `seed_everything`, else 0.
     """
+
+    replaces_samples: ClassVar[bool] = True
+    paragraphs: ClassVar[Paragraphs] = "drop"
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from llm_agents.data.encoding import (
     encode_prompts,
     encode_responses,
 )
-from llm_agents.data.reading import Role, read_examples, source_name
+from llm_agents.data.reading import Sources, shown
 from llm_agents.data.sampling import StepSampler, StepShape
 from llm_agents.data.selection import (
     PromptSplit,
@@ -34,8 +34,8 @@ from llm_agents.data.selection import (
     limit,
     order_responses,
     require_pairs,
-    split_by_prompt,
 )
+from llm_agents.data.source_parts import Paragraphs, SourceParts
 from llm_agents.data.streams import (
     BatchStream,
     EvaluationBatch,
@@ -49,9 +49,6 @@ from llm_agents.types import Prompt, PromptBatch, RankedBatch, ScoredBatch, Toke
 
 Layout = Literal["scored", "ranked"]
 EvaluationLayout = Literal["prompts", "scored", "ranked"]
-Sources = str | list[str]
-
-HELD_OUT = "held_out"
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +62,8 @@ class OfflineDataModule(LightningDataModule):
     (nothing but prompts to answer), which it is by default.
 
     Args:
-        train: Training data: ``sample``, a JSON-lines file, a Hub id, or a list of these.
+        train: Training data: ``sample``, a JSON-lines file, a Hub id, or a list of these; in Python
+            also rows: a list of dicts, a ``datasets.Dataset`` or ``DatasetDict``.
         validation: Prompts to answer during training; ``held_out`` takes those held out of `train`.
         test: Test sets, each evaluated by itself; ``held_out`` as in `validation`.
         template: How dialogues are written out.
@@ -79,13 +77,18 @@ class OfflineDataModule(LightningDataModule):
             range; ranked batches have them as stored.
         reward_range: Lowest and highest reward after the transform; None checks nothing.
         drop_colon: Leave out training rows where any response ends with ":", cut off before a list.
-        split_by_prompt: Hold prompts of `train` out; None trains on all.
+        split_by_prompt: Hold prompts of `train` out; None trains on all, but for a tenth each for
+            what asks for ``held_out``.
         rules: What becomes of malformed, unfit and long rows.
         seed: Decides the order of the data; None takes the run's `seed_everything`, else 0.
     """
 
     samples: ClassVar[str] = "hha"
     """Which bundled data ``sample`` stands for."""
+    replaces_samples: ClassVar[bool] = False
+    """Whether ``sample`` as validation or test data gives way to ``held_out`` for own data."""
+    paragraphs: ClassVar[Paragraphs] = "keep"
+    """What becomes of paragraphs without a role where the rules don't say."""
 
     def __init__(
         self,
@@ -119,11 +122,20 @@ class OfflineDataModule(LightningDataModule):
         self.drop_colon = drop_colon
         self.split = split_by_prompt
         self.rules = RowRules() if rules is None else rules
+        self.parts = SourceParts(
+            train,
+            validation,
+            test,
+            samples=self.samples,
+            rules=self.rules,
+            split=split_by_prompt,
+            replaces_samples=self.replaces_samples,
+            paragraphs=self.paragraphs,
+        )
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self.reports: dict[str, DropReport] = {}
         self._policy: TextEncoder | None = None
         self._layouts: tuple[Layout, EvaluationLayout] = ("scored", "prompts")
-        self._parts: tuple[list[Example], list[Example], DropReport] | None = None
         self._table: ResponseTable | None = None
         self._validation: PromptTable | ResponseTable | None = None
         self._tests: dict[str, PromptTable | ResponseTable] | None = None
@@ -166,7 +178,7 @@ class OfflineDataModule(LightningDataModule):
             self._validation = self._validation_table(encoder)
         if stage in (None, "test") and self._tests is None:
             self._tests = self._test_tables(encoder)
-        self._parts = None  # the text lives on in the tables
+        self.parts.forget()  # the text lives on in the tables
 
     def save_report(self, path: str | Path) -> None:
         """Write what was dropped and changed, split by split, as JSON."""
@@ -174,7 +186,7 @@ class OfflineDataModule(LightningDataModule):
 
     def _training_table(self, encoder: SplitEncoder) -> ResponseTable:
         """Select and tokenize the training data."""
-        examples, _, report = self._training_parts()
+        examples, report = self.parts.training()
         examples = order_responses(
             clean(examples, drop_colon=self.drop_colon, report=report), self.rules, report
         )
@@ -187,31 +199,29 @@ class OfflineDataModule(LightningDataModule):
         examples = limit(examples, self.rules.max_train, report)
         if not examples:
             raise UserError(
-                f"expected training data in {self.sources['train']}, but no row is left: {report}"
+                f"expected training data in {shown(self.sources['train'])}, but no row is left: "
+                f"{report}"
             )
         table = encode_responses(examples, encoder, self._rewards(examples), report)
         if self._layouts[0] == "ranked":
-            table.num_responses(self.sources["train"])
+            table.num_responses(shown(self.sources["train"]))
         self._note("train", report)
         return table
 
     def _validation_table(self, encoder: SplitEncoder) -> PromptTable | ResponseTable:
         """Select and tokenize the validation rows; none if there is no source."""
-        source = self.sources["validation"]
-        if source is None:
+        if not self.parts.unseen("validation"):
             return encode_prompts([], encoder, DropReport())
-        examples, report = self._read_unseen(source, "validation")
+        examples, report = self.parts.validation()
         examples = limit(examples, self.rules.max_validation, report)
         return self._evaluation_table("validation", examples, encoder, report)
 
     def _test_tables(self, encoder: SplitEncoder) -> dict[str, PromptTable | ResponseTable]:
         """Tokenize the rows of each test set."""
-        source = self.sources["test"]
-        tables: dict[str, PromptTable | ResponseTable] = {}
-        for name, one in _named([source] if isinstance(source, str) else source or []).items():
-            examples, report = self._read_unseen(one, "test")
-            tables[name] = self._evaluation_table(f"test/{name}", examples, encoder, report)
-        return tables
+        return {
+            name: self._evaluation_table(f"test/{name}", examples, encoder, report)
+            for name, examples, report in self.parts.tests()
+        }
 
     def _evaluation_table(
         self, name: str, examples: list[Example], encoder: SplitEncoder, report: DropReport
@@ -234,46 +244,6 @@ class OfflineDataModule(LightningDataModule):
         self._note(name, report)
         return table
 
-    def _training_parts(self) -> tuple[list[Example], list[Example], DropReport]:
-        """Read the training source once, and part it."""
-        if self._parts is None:
-            source = cast(Sources, self.sources["train"])
-            examples, report = self._read(source, "train")
-            held_out: list[Example] = []
-            if self.split is not None:
-                examples, held_out = split_by_prompt(examples, self.split)
-                report.dropped["held out"] += len(held_out)
-            self._parts = examples, held_out, report
-        return self._parts
-
-    def _read_unseen(self, source: Sources, role: Role) -> tuple[list[Example], DropReport]:
-        """Read validation or test rows, from their own source or from the held-out part."""
-        examples: list[Example] = []
-        report = DropReport()
-        for one in [source] if isinstance(source, str) else source:
-            if one == HELD_OUT:
-                found = self._training_parts()[1]
-                counts = DropReport(rows=len(found))
-                if not found:
-                    raise UserError(
-                        f"expected held-out prompts for {role}, got none: set split_by_prompt "
-                        "with a larger share held_out"
-                    )
-            else:
-                found, counts = self._read(one, role)
-            examples, report = examples + found, report + counts
-        return examples, report
-
-    def _read(self, source: Sources, role: Role) -> tuple[list[Example], DropReport]:
-        """Read a source under the rules."""
-        return read_examples(
-            source,
-            role=role,
-            samples=self.samples,
-            on_malformed=self.rules.on_malformed,
-            roleless_paragraphs=self.rules.roleless_paragraphs,
-        )
-
     def _rewards(self, examples: Sequence[Example]) -> Tensor:
         """Return the stored rewards in the objective's range, checked."""
         values: list[float] = []
@@ -282,15 +252,18 @@ class OfflineDataModule(LightningDataModule):
         rewards = torch.tensor(values, dtype=torch.float32)
         if self.reward_transform == "sigmoid":
             rewards = torch.sigmoid(rewards)
-        if self.reward_range is None or rewards.isnan().all():
+        if self.reward_range is None:
             return rewards
         low, high = self.reward_range
-        known = rewards[~rewards.isnan()]
-        if float(known.min()) < low or float(known.max()) > high:
+        wrong = ((rewards < low) | (rewards > high)).nonzero().flatten().tolist()
+        if wrong:
+            files = [example.meta["source"] for example in examples for _ in example.responses]
+            mine = torch.tensor([file == files[wrong[0]] for file in files]) & ~rewards.isnan()
+            known = rewards[mine]
             raise UserError(
-                f"expected stored rewards from {low} to {high} in {self.sources['train']}, got "
-                f"{float(known.min()):.4f} to {float(known.max()):.4f}: set reward_transform to "
-                "sigmoid if they are logits, or reward_range to their range"
+                f"expected stored rewards from {low} to {high} in {files[wrong[0]]}, got "
+                f"{float(known.min()):.4f} to {float(known.max()):.4f}: set data.reward_transform "
+                "to sigmoid if they are logits, or data.reward_range to their range"
             )
         return rewards
 
@@ -314,7 +287,7 @@ class OfflineDataModule(LightningDataModule):
             num_batches=num_batches,
         )
         if self._layouts[0] == "ranked":
-            num_responses = table.num_responses(self.sources["train"])
+            num_responses = table.num_responses(shown(self.sources["train"]))
             lengths = table.lengths.view(-1, num_responses).amax(1)
             raw = table.raw_rewards().view(-1, num_responses)
             self._stream = BatchStream(sampler(lengths), partial(ranked_batch, table, raw))
@@ -345,16 +318,11 @@ class OfflineDataModule(LightningDataModule):
 
     def read_test_examples(self) -> dict[str, list[Example]]:
         """Read the test sets with their responses, by name; needs no policy and no setup."""
-        source = self.sources["test"]
-        named = _named([source] if isinstance(source, str) else source or [])
-        return {name: self._read_unseen(one, "test")[0] for name, one in named.items()}
+        return {name: examples for name, examples, _ in self.parts.tests()}
 
     def read_validation_examples(self) -> list[Example]:
         """Read the validation prompts with their responses; needs no policy and no setup."""
-        source = self.sources["validation"]
-        if source is None:
-            return []
-        examples, report = self._read_unseen(source, "validation")
+        examples, report = self.parts.validation()
         return limit(examples, self.rules.max_validation, report)
 
     @property
@@ -477,17 +445,6 @@ class OfflineDataModule(LightningDataModule):
         if self._tests is None:
             raise ValueError('expected setup("test") before the test sets are asked for')
         return self._tests
-
-
-def _named(sources: Sequence[str]) -> dict[str, str]:
-    """Return test sources by a short name each."""
-    named: dict[str, str] = {}
-    for one in sources:
-        name = source_name(one)
-        while name in named:
-            name += "-again"
-        named[name] = one
-    return named
 
 
 def _prompts_of(table: PromptTable | ResponseTable) -> PromptTable:

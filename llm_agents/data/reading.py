@@ -1,8 +1,10 @@
-"""From files, folders and Hub ids to examples.
+"""From files, folders, Hub ids and rows in memory to examples.
 
 A source is ``sample`` (the task's bundled data) or ``sample:NAME`` (another's), a path of a
 JSON-lines file (plain or ``.gz``), a folder that `datasets` can read, a Hub data set id, or a list
-of these. The format is told by the first row of each file: see `llm_agents.data.rows`.
+of these. Rows may also be in memory: a list of dicts, a ``datasets.Dataset``, or a ``DatasetDict``,
+of which the split of the role is read. The format is told by the first row of each source: see
+`llm_agents.data.rows`.
 
 A Hub id may name more than the repository: ``owner/name/FOLDER@REVISION:SPLIT``.
 """
@@ -13,10 +15,10 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from llm_agents.data.base import DropReport, Example
 from llm_agents.data.rows import FORMATS, RowError, RowFormat, UnusableRowError, format_of
@@ -24,7 +26,9 @@ from llm_agents.errors import UserError
 from llm_agents.messages import quietly
 from llm_agents.policies.bundled import cache_folder
 
-Source = str | Sequence[str]
+Rows = Iterable[Mapping[str, Any]]
+Source = str | Rows
+Sources = str | list[str] | Rows
 Role = Literal["train", "validation", "test"]
 OnMalformed = Literal["error", "skip"]
 
@@ -38,7 +42,7 @@ _FILE_SUFFIXES = (".json", ".jsonl", ".gz", ".ndjson")
 
 
 def read_examples(
-    source: Source,
+    source: Sources,
     *,
     role: Role = "train",
     samples: str = "hha",
@@ -48,7 +52,7 @@ def read_examples(
     """Read all examples of a source, in order.
 
     Args:
-        source: ``"sample"``, a path, a Hub id, or a list of these.
+        source: ``"sample"``, a path, a Hub id, a list of these, or rows in memory.
         role: Which bundled sample, and which split of a data set without a named one.
         samples: Which bundled data ``sample`` stands for: ``hha``, ``comet``, ``reddit`` …
         on_malformed: Whether a row that can't be read stops the run or is skipped and counted.
@@ -63,44 +67,92 @@ def read_examples(
     """
     examples: list[Example] = []
     report = DropReport()
-    sources = [source] if isinstance(source, str) else list(source)
+    sources = as_sources(source)
     if not sources:
         raise UserError(f"expected at least one {role} source, got an empty list")
     for one in sources:
-        where = _bundled(one, samples, role)
-        found, counts = _read_one(where, role, on_malformed, roleless_paragraphs == "keep")
+        if isinstance(one, str):
+            name = _bundled(one, samples, role)
+            rows = _stored_rows(name, role)
+        else:
+            name, rows = source_name(one), _memory_rows(one, role)
+        found, counts = _read_one(name, rows, on_malformed, roleless_paragraphs == "keep")
         examples += found
         report += counts
     return examples, report
 
 
-def source_name(source: str) -> str:
+def as_sources(source: Sources | list[Source] | None) -> list[Source]:
+    """Return sources as a list; rows in memory are one source.
+
+    Example:
+        >>> as_sources("a.jsonl"), as_sources([{"prompt": "Hi"}])
+        (['a.jsonl'], [[{'prompt': 'Hi'}]])
+    """
+    if source is None:
+        return []
+    if isinstance(source, str):
+        return [source]
+    if isinstance(source, list) and not any(_is_row(one) for one in source):
+        return list(source)
+    return [cast(Rows, source)]
+
+
+def _is_row(value: object) -> bool:
+    """Return whether a value is a row rather than a data set with splits, a mapping too."""
+    return isinstance(value, Mapping) and type(value).__module__.partition(".")[0] != "datasets"
+
+
+def source_name(source: Source) -> str:
     """Return a short name for results: ``harmless_base`` for ``…/harmless_base.json.gz``.
 
     Example:
         >>> source_name("data/helpful_base.json.gz"), source_name("owner/name:test")
         ('helpful_base', 'name-test')
+        >>> source_name([{"prompt": "Hi"}])
+        'rows'
     """
+    if not isinstance(source, str):
+        return "rows"
     name = source.rstrip("/").rsplit("/", 1)[-1]
     for suffix in (".gz", *_FILE_SUFFIXES):
         name = name.removesuffix(suffix)
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-def _read_one(
-    source: str, role: Role, on_malformed: OnMalformed, keep_paragraphs: bool
-) -> tuple[list[Example], DropReport]:
-    """Read one file, folder or Hub id."""
+def shown(source: Sources | list[Source] | None) -> str:
+    """Return a source in words, for messages: rows in memory are counted, not printed."""
+    names = [one if isinstance(one, str) else "rows in memory" for one in as_sources(source)]
+    return ", ".join(names)
+
+
+def _stored_rows(source: str, role: Role) -> Iterator[tuple[str, object]]:
+    """Yield the rows of a file, a folder or a Hub data set, and where they are."""
     path = Path(source).expanduser()
-    if path.is_file():
-        rows: Iterable[tuple[str, object]] = _file_rows(path)
-        name = str(path)
-    else:
-        rows, name = dataset_rows(source, role), source
+    return _file_rows(path) if path.is_file() else dataset_rows(source, role)
+
+
+def _memory_rows(source: Rows, role: Role) -> Iterator[tuple[str, object]]:
+    """Yield the rows of a list or a `datasets` object, and where they are."""
+    if isinstance(source, Mapping):
+        if role not in source:
+            raise UserError(
+                f"expected the split {role!r} in the data set given for {role}, got "
+                f"{', '.join(map(str, source)) or 'none'}: give one split of it"
+            )
+        source = source[role]
+    for number, row in enumerate(source):
+        yield f"rows[{number}]", row
+
+
+def _read_one(
+    name: str, rows: Iterable[tuple[str, object]], on_malformed: OnMalformed, keep_paragraphs: bool
+) -> tuple[list[Example], DropReport]:
+    """Read the rows of one source."""
     reader = _RowReader(name, on_malformed, keep_paragraphs)
     examples = [example for where, row in rows if (example := reader.read(where, row)) is not None]
     if not reader.report.rows:
-        raise UserError(f"{name}: expected at least one row, got an empty file")
+        raise UserError(f"{name}: expected at least one row, got none")
     return examples, reader.report
 
 
@@ -128,7 +180,8 @@ class _RowReader:
         except RowError as fault:
             if not self.skip:
                 raise UserError(
-                    f"{where}: {fault}; correct the line, or leave it out with on_malformed: skip"
+                    f"{where}: {fault}; correct the row, or leave it out with "
+                    "data.rules.on_malformed: skip"
                 ) from None
             self.report.dropped["malformed"] += 1
         return None

@@ -88,7 +88,7 @@ def read_pro(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> Exa
         responses=responses,
         rewards=_rewards(row, "reward", len(responses)),
         preferred=0 if preferred is None else preferred,
-        meta={**meta, **_meta(row)},
+        meta={**_meta(row), **meta},
     )
 
 
@@ -110,7 +110,7 @@ def read_hh_rlhf(row: object, meta: Mapping[str, str], keep_paragraphs: bool) ->
         responses=(chosen, rejected),
         rewards=_rewards(row, "rewards", 2),
         preferred=0,
-        meta={**meta, **_meta(row)},
+        meta={**_meta(row), **meta},
     )
 
 
@@ -133,7 +133,7 @@ def read_common(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> 
     preferred = _index(row, "preferred", len(responses)) if responses else 0
     if preferred is None:
         preferred = max(range(len(responses)), key=rewards.__getitem__) if rewards else 0
-    return Example(prompt, responses, rewards, preferred, {**meta, **_meta(row)})
+    return Example(prompt, responses, rewards, preferred, {**_meta(row), **meta})
 
 
 FORMATS: dict[RowFormat, Callable[[object, Mapping[str, str], bool], Example]] = {

@@ -24,7 +24,8 @@ class RowRules:
         too_long: Training prompts and responses beyond the limits are cut (``truncate``), or their
             rows left out (``drop``).
         roleless_paragraphs: Paragraphs of hh-rlhf dialogues that begin with no role are dropped, as
-            in PRO's data, or kept in their turn.
+            in PRO's data, or kept in their turn; None takes the data module's rule: `HHAData` drops
+            them, as the release does, the others keep them.
         rank_by: Order of the responses of ranked batches: as in the file with the preferred one
             first, or by falling stored reward (as PRO's script orders its training file).
         train_on: Responses that uniform sampling draws from: those the data call good, or all. An
@@ -37,7 +38,7 @@ class RowRules:
     drop_identical: bool = True
     min_responses: int = 2
     too_long: Literal["truncate", "drop"] = "truncate"
-    roleless_paragraphs: Literal["drop", "keep"] = "drop"
+    roleless_paragraphs: Literal["drop", "keep"] | None = None
     rank_by: Literal["file", "reward"] = "file"
     train_on: Literal["preferred", "all"] = "preferred"
     max_train: int | None = None
@@ -82,6 +83,52 @@ def split_by_prompt(
     for example in examples:
         parts[_share(example.prompt, split.seed) < split.held_out].append(example)
     return parts
+
+
+def hold_out(
+    examples: Sequence[Example], roles: Sequence[str], share: float, name: str, seed: int = 0
+) -> tuple[list[Example], dict[str, list[Example]]]:
+    """Hold a share of the prompts out for each role, by a hash of their text.
+
+    Equal prompts fall on the same side, and each role has one prompt at least.
+
+    Args:
+        examples: Rows of training data.
+        roles: What is held out for: each has prompts of its own.
+        share: Share of the prompts for each.
+        name: What the rows are called in messages.
+        seed: Another seed holds out other prompts.
+
+    Returns:
+        The training examples, and the held-out ones of each role, each in the order they came in.
+
+    Raises:
+        UserError: There are not enough different prompts.
+    """
+    shares = {example.prompt: _share(example.prompt, seed) for example in examples}
+    rising = sorted(shares, key=shares.__getitem__)
+    if len(rising) <= len(roles):
+        raise UserError(
+            f"expected more than {len(roles)} different prompts in {name} to hold some of them out "
+            f"for {' and '.join(roles)}, got {len(rising)}: name a file with data.{roles[0]}, or "
+            "null for none"
+        )
+    role_of: dict[Prompt, str] = {}
+    first = 0
+    for number, role in enumerate(roles, start=1):
+        last = first + 1
+        while (
+            last < len(rising) - len(roles) + number - 1 and shares[rising[last]] < number * share
+        ):
+            last += 1
+        role_of |= dict.fromkeys(rising[first:last], role)
+        first = last
+    held_out: dict[str, list[Example]] = {role: [] for role in roles}
+    kept: list[Example] = []
+    for example in examples:
+        role = role_of.get(example.prompt, "")
+        (held_out[role] if role else kept).append(example)
+    return kept, held_out
 
 
 def clean(examples: Sequence[Example], *, drop_colon: bool, report: DropReport) -> list[Example]:

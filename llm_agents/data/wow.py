@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from llm_agents.data.encoding import Truncation
-from llm_agents.data.module import OfflineDataModule, Sources
+from llm_agents.data.module import OfflineDataModule
+from llm_agents.data.reading import Sources
 from llm_agents.data.selection import PromptSplit, RowRules
 from llm_agents.data.templates import Template
 
@@ -19,8 +20,9 @@ class WowData(OfflineDataModule):
 
     Args:
         train: Training data: ``sample``, a JSON-lines file, a Hub id, or a list of these.
-        validation: Prompts to answer during training; ``held_out`` takes those held out of `train`.
-        test: Test sets, each evaluated by itself; ``held_out`` as in `validation`.
+        validation: Prompts to answer during training; ``held_out`` takes those held out of `train`,
+            and so does ``sample`` where `train` is data of your own.
+        test: Test sets, each evaluated by itself; ``held_out`` and ``sample`` as in `validation`.
         template: How dialogues are written out.
         max_prompt_tokens: Longest prompt; None leaves it to the model's window.
         max_response_tokens: Longest response; a longer one loses its end and its end token.
@@ -35,6 +37,7 @@ class WowData(OfflineDataModule):
     """
 
     samples: ClassVar[str] = "wow"
+    replaces_samples: ClassVar[bool] = True
 
     def __init__(
         self,

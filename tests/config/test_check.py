@@ -87,7 +87,7 @@ def test_a_sound_recipe_passes() -> None:
         ),
         ("trainer.max_steps", "true", "expected a whole number, got true"),
         ("trainer.precision", "31", "got 31"),
-        ("data.train", "3", "expected a text or a list of (a text), got 3"),
+        ("data.train", "3", "expected a text, a list of (a text) or a list of (a mapping), got 3"),
         ("evaluation.bootstrap.sample", "3", "did you mean samples?"),
         ("run.stages", "[fit, eval]", "expected fit or evaluate, got 'eval'"),
         ("modl", "3", "expected a section of a recipe, got `modl`; did you mean model?"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset, DatasetDict
 from jsonargparse import ArgumentParser
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -167,7 +168,9 @@ def test_different_numbers_of_responses_cannot_be_ranked(tmp_path: Path) -> None
 
 
 def test_unscaled_logits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"from 0 to 1 .* got -1.0000 to 2.0000: set reward_tr"):
+    with pytest.raises(
+        UserError, match=r"from 0 to 1 .* got -1.0000 to 2.0000: set data.reward_tr"
+    ):
         connected(module(tmp_path, reward_range=(0, 1)))
 
 
@@ -215,8 +218,11 @@ def test_held_out_prompts_are_validated_and_tested_and_never_trained(tmp_path: P
     assert validated <= tested
     assert not trained & tested
     assert data.reports["train"].dropped["held out"] == len(tested)
-    with pytest.raises(UserError, match="held-out prompts for validation, got none: set split_by"):
-        connected(module(tmp_path, validation="held_out"))
+    split = PromptSplit(seed=1, held_out=0.0)
+    with pytest.raises(
+        UserError, match=r"held-out prompts of .*train\.jsonl for validation, got no"
+    ):
+        connected(module(tmp_path, validation="held_out", split_by_prompt=split))
 
 
 def test_test_sets_can_be_read_with_their_responses(tmp_path: Path) -> None:
@@ -411,3 +417,122 @@ def test_two_processes_share_each_step(tmp_path: Path) -> None:
         alone, datamodule=module(tmp_path)
     )
     assert list(itertools.chain(*zip(*seen, strict=True))) == alone.seen
+
+
+def test_rows_in_memory_are_data_like_a_file(tmp_path: Path) -> None:
+    split = PromptSplit(1, 0.3)
+    on_disk = connected(module(tmp_path, validation="held_out", split_by_prompt=split))
+    options: dict[str, Any] = {"template": "alol", "split_by_prompt": split}
+    both = DatasetDict(train=Dataset.from_list(rows()), test=Dataset.from_list(rows(3)))
+    for source in (rows(), Dataset.from_list(rows()), both):
+        data = OfflineDataModule(source, "held_out", rows(2), **options)
+        found = connected(data)
+        assert found.fingerprint() == on_disk.fingerprint()
+        assert len(found.val_dataloader()) == len(on_disk.val_dataloader()) == 1
+        assert found.test_names == ["rows"]
+    listed = OfflineDataModule([rows(3), Dataset.from_list(rows(4))], test=[rows(1), both])
+    assert connected(listed).table_size() == 14
+    assert {name: len(prompts) for name, prompts in listed.test_sets.items()} == {
+        "rows": 1,
+        "rows-again": 3,
+    }
+
+
+def test_faults_of_rows_in_memory_name_the_row() -> None:
+    with pytest.raises(UserError, match=r"^rows\[1\]: expected .* got 'x'; .*data\.rules\.on_mal"):
+        connected(OfflineDataModule([*rows(1), "x"]))
+    with pytest.raises(UserError, match=r"the split 'validation' in the data set given for vali.*"):
+        connected(OfflineDataModule(rows(), DatasetDict(train=Dataset.from_list(rows()))))
+    with pytest.raises(UserError, match="rows: expected at least one row, got none"):
+        connected(OfflineDataModule(Dataset.from_list([])))
+    with pytest.raises(UserError, match="expected training data in rows in memory, but no row"):
+        connected(OfflineDataModule([{"prompt": "q"}]))
+
+
+def split_of(data: OfflineDataModule) -> dict[str, set[str]]:
+    """Return the prompts of every part as text."""
+    connected(data)
+    tables = {"train": data._training(), "validation": data._validated(), **data._tested()}
+    prompts = {name: getattr(table, "prompts", table) for name, table in tables.items()}
+    return {name: {e.prompt[0].text for e in table.examples} for name, table in prompts.items()}
+
+
+def test_own_data_without_own_validation_are_held_out_and_never_taken_from_the_sample(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    doubled = [*rows(60), *rows(60)]
+    path = write(tmp_path / "mine.jsonl", doubled)
+    with caplog.at_level(logging.INFO, logger="llm_agents.data"):
+        parts = split_of(HHAData(path))
+    assert list(parts) == ["train", "validation", "held_out"]
+    assert set.union(*parts.values()) == {row["prompt"] for row in doubled}
+    assert sum(len(part) for part in parts.values()) == 60  # no prompt is on two sides
+    assert 1 <= len(parts["validation"]) <= 14
+    assert 1 <= len(parts["held_out"]) <= 14
+    assert "validation: no data of your own are named, so some prompts of" in caplog.text
+    assert (
+        f"120 rows of {path}, all rows of a prompt together: {2 * len(parts['validation'])} for val"
+        in caplog.text
+    )
+    assert "mine.jsonl" in caplog.text
+    assert "data.validation" in caplog.text
+    assert parts == split_of(HHAData(path, seed=5))  # every seed of a run is validated on the same
+    assert (
+        split_of(HHAData(path, "sample", None))["validation"]
+        == split_of(HHAData(path, test=None))["validation"]
+    )
+
+
+def test_own_validation_the_bundled_one_by_name_and_none_are_taken_as_they_are(
+    tmp_path: Path,
+) -> None:
+    path, other = (
+        write(tmp_path / "a.jsonl", rows(9)),
+        write(tmp_path / "b.jsonl", rows(3, start=50)),
+    )
+    own = split_of(HHAData(path, other, [other]))
+    assert [len(part) for part in own.values()] == [9, 3, 3]
+    bundled = split_of(HHAData(path, "sample:hha", ["sample:hha"]))
+    assert len(bundled["train"]) == 9
+    assert list(bundled) == ["train", "validation", "sample-hha"]
+    assert [len(part) for part in split_of(HHAData(path, None, None)).values()] == [9, 0]
+    mixed = split_of(HHAData([path, "sample"]))
+    assert "held_out" not in mixed
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_a_few_rows_still_give_each_part_that_is_asked_for_a_prompt(count: int) -> None:
+    parts = split_of(OfflineDataModule(rows(count), "held_out", "held_out"))
+    assert [len(part) > 0 for part in parts.values()] == [True] * 3
+    assert sum(len(part) for part in parts.values()) == count
+
+
+def test_too_few_different_prompts_name_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "mine.jsonl", rows(1) * 5)
+    with pytest.raises(UserError, match=r"more than 2 different prompts in .*mine\.jsonl .* got 1"):
+        connected(OfflineDataModule(path, "held_out", "held_out"))
+    with pytest.raises(UserError, match=r"more than 1 .* a file with data\.validation, or null"):
+        connected(OfflineDataModule(path, "held_out"))
+    with caplog.at_level(logging.INFO, logger="llm_agents.data"):
+        few = split_of(HHAData(path))
+    assert list(few) == ["train", "validation", "sample"]
+    assert len(few["train"]) == 1
+    assert "mine.jsonl has too few different prompts (1) to hold some out" in caplog.text
+    assert "the bundled sample `hha` is taken" in caplog.text
+
+
+def test_rewards_out_of_range_name_the_file_that_holds_them(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.jsonl", [{"prompt": "q", "response": "a", "reward": 0.5}])
+    bad = write(tmp_path / "bad.jsonl", [{"prompt": "r", "response": "a", "reward": 7.25}])
+    options: dict[str, Any] = {"reward_range": (0.0, 1.0), "template": "alol"}
+    data = OfflineDataModule([good, bad], **options)
+    with pytest.raises(UserError, match=r"in .*bad\.jsonl, got 7\.2500 to 7\.2500: set data\.rew"):
+        connected(data)
+    data = OfflineDataModule(good, bad, **options)
+    with pytest.raises(UserError, match=r"in .*bad\.jsonl, got 7\.2500"):
+        connected(data, "scored", "scored")
+    sample = OfflineDataModule(good, "sample", **options)
+    with pytest.raises(UserError, match=r"in .*samples/hha_validation\.jsonl, got "):
+        connected(sample, "scored", "scored")
