@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_agents.data.motif_layout import MotifPairs, caption_table, preference_path
-from llm_agents.data.motif_preferences import PreferenceFile, record_digest
+from llm_agents.data.motif_preferences import PreferenceFile, claimed, record_digest
 from llm_agents.errors import UserError
 from llm_agents.job_progress import job_progress
 from llm_agents.rewards.annotation_report import agreement, preference_counts
@@ -26,6 +26,8 @@ from llm_agents.rewards.annotator import UNKNOWN, Annotated, Annotator, Pairs, P
 from llm_agents.types import Job
 
 log = logging.getLogger(__name__)
+
+_ROWS_READ_TOGETHER = 4096
 
 
 class MotifAnnotation(Job):
@@ -39,13 +41,12 @@ class MotifAnnotation(Job):
             everything that the preferences depend on. By default all of these; ``score`` and
             ``return`` for annotators that compare numbers.
         stats: Captions also tell depth, gold, hit points, level and hunger.
-        num_chunks: Parts that the pairs are cut into; their number must be a multiple of it.
+        num_chunks: Parts that the pairs are cut into, as equal as can be.
         chunk: Which of them this run annotates, from 0.
-        batch_size: Pairs that are annotated together, and lost at most where a run is killed. By
-            default 256, or 4,096 for annotators that keep what they are told of each caption: the
-            more captions are asked about together, the faster, and those answers are not lost.
+        batch_size: Pairs that are looked at together. By default 256, or 4,096 for annotators that
+            ask about captions, not pairs. Answers are kept as they come, whatever it is.
         flush_every: Batches after which the file is forced to disk.
-        start_over: Forget this chunk's preferences first.
+        start_over: Forget this chunk's preferences first, once no other process is at work on it.
         log_folder: Keep the conversation about each pair there, as ``<pair>.txt``.
         progress: Show how far it is.
     """
@@ -92,18 +93,18 @@ class MotifAnnotation(Job):
         part = chunk_range(pairs.num_pairs, self.num_chunks, self.chunk)
         record = self._record(pairs)
         path = preference_path(Path(self.directory), self._file_name(record))
-        file = PreferenceFile.open(
-            path, pairs.num_pairs, record, start_over=part if self.start_over else None
-        )
-        with file.claim(f"chunk {self.chunk} of {self.num_chunks}"):
+        with claimed(path, part):  # before anything is touched
+            file = PreferenceFile.open(
+                path, pairs.num_pairs, record, start_over=part if self.start_over else None
+            )
             unknown = part.start + np.flatnonzero(file.read()[part.start : part.stop] == UNKNOWN)
             if len(unknown):
                 # Answers under other circumstances are of no use here.
                 answers = f"{path.stem}.{record_digest(record)}.answers.jsonl"
                 self.annotator.keep_answers(path.with_name(answers))
             counts = self._annotate(pairs, file, unknown)
+            preferences = file.read()
         seconds = time.perf_counter() - begin
-        preferences = file.read()
         return {
             "annotator": path.stem,
             "pairs": pairs.num_pairs,
@@ -169,29 +170,50 @@ class MotifAnnotation(Job):
     def _annotate(
         self, pairs: MotifPairs, file: PreferenceFile, index: NDArray[np.int64]
     ) -> Counter[str]:
-        """Annotate the pairs `index` and return what was counted."""
+        """Annotate the pairs `index`, write each preference as it comes, and return the counts."""
         counts: Counter[str] = Counter()
-        with job_progress("pairs annotated", len(index), is_shown=self.progress) as advance:
+        captions = self._caption_sides(pairs, index)
+        total = self.annotator.num_questions(captions) if captions else len(index)
+        what = "questions answered" if captions else "pairs annotated"
+        with job_progress(what, total, is_shown=self.progress) as advance:
             for number, start in enumerate(range(0, len(index), self.batch_size), start=1):
-                rows = index[start : start + self.batch_size]
-                found = self.annotator.annotate(self._pairs(pairs, rows))
-                self._keep_conversations(found)
-                file.write(rows, found.preferences)
+                places = slice(start, start + self.batch_size)
+                batch = self._batch(pairs, index[places], captions, places)
+                for part, found, answers in self.annotator.annotate_each(batch):
+                    self._keep_conversations(found)
+                    file.write(batch.index[part], found.preferences)
+                    counts += found.counts
+                    advance(answers)
                 if number % self.flush_every == 0:
                     file.flush()
-                counts += found.counts
-                advance(len(rows))
         file.flush()
         return counts
 
-    def _pairs(self, pairs: MotifPairs, rows: NDArray[np.int64]) -> Pairs:
-        """Return what the annotator is to see of the pairs `rows`."""
+    def _caption_sides(self, pairs: MotifPairs, index: NDArray[np.int64]) -> Pairs | None:
+        """Return the pairs `index` with their captions alone, or None if none are read."""
+        if not self.annotator.reads_captions:
+            return None
+        texts: dict[str, int] = {}
+        sides = np.zeros((len(index), 2), dtype=np.int64)
+        with job_progress("captions read", len(index), is_shown=self.progress) as advance:
+            for start in range(0, len(index), _ROWS_READ_TOGETHER):
+                rows = index[start : start + _ROWS_READ_TOGETHER]
+                table = caption_table(pairs, rows, with_stats=self.stats)
+                known = [texts.setdefault(text, len(texts)) for text in table.texts]
+                places = np.array(known, dtype=np.int64)
+                sides[start : start + len(rows)] = places[table.index]
+                advance(len(rows))
+        return Pairs(index, tuple(texts), sides)
+
+    def _batch(
+        self, pairs: MotifPairs, rows: NDArray[np.int64], captions: Pairs | None, places: slice
+    ) -> Pairs:
+        """Return what the annotator is to see of the pairs `rows`, which are at `places`."""
         arrays = {**pairs.data, **pairs.info}
         columns = {key: np.asarray(arrays[key][rows]) for key in self.annotator.keys}
-        if not self.annotator.reads_captions:
+        if captions is None:
             return Pairs(rows, columns=columns)
-        table = caption_table(pairs, rows, with_stats=self.stats)
-        return Pairs(rows, table.texts, table.index, columns)
+        return Pairs(rows, captions.texts, captions.sides[places], columns)
 
     def _keep_conversations(self, found: Annotated) -> None:
         """Write what was said about each pair, if that is wanted."""
@@ -218,18 +240,10 @@ class MotifAnnotation(Job):
 
 
 def chunk_range(num_pairs: int, num_chunks: int, chunk: int) -> range:
-    """Return the pairs of a chunk.
-
-    Raises:
-        UserError: The pairs can't be cut into chunks of one size.
+    """Return the pairs of a chunk; sizes differ by one at most, and are 0 where pairs run out.
 
     Example:
-        >>> list(chunk_range(10, 5, 2))
-        [4, 5]
+        >>> [list(chunk_range(7, 3, chunk)) for chunk in range(3)]
+        [[0, 1], [2, 3], [4, 5, 6]]
     """
-    if num_pairs % num_chunks:
-        raise UserError(
-            f"expected `num_chunks` to divide the {num_pairs} pairs, got {num_chunks}: chunks have "
-            "one size"
-        )
     return range(chunk * num_pairs // num_chunks, (chunk + 1) * num_pairs // num_chunks)

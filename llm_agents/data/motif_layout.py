@@ -404,6 +404,8 @@ def _check_shapes(
             heads[f"{part}/{key}"] = tuple(array.shape)
             if tuple(head) != expected:
                 faults.append(f"{part}/{key} begins {expected}")
+    if not count and not faults:
+        raise UserError(f"expected at least one pair in `{root}`, got none: collect pairs first")
     if faults:
         found = ", ".join(f"{name} {shape}" for name, shape in heads.items())
         raise UserError(

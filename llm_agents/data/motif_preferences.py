@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,39 +59,29 @@ class PreferenceFile:
             path: The array; its record has the ending ``.json``.
             num_pairs: N.
             record: What the preferences depend on, as JSON values.
-            start_over: Pairs that become unknown again. All of them may also change the record.
+            start_over: Pairs that become unknown again, which must be claimed (see `claimed`). All
+                of them may also change the record.
 
         Raises:
             UserError: The file was made in another way, is another data set's, or is damaged.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(_hidden(path, "lock")):
-            if not path.is_file() or (start_over is not None and len(start_over) == num_pairs):
+            is_all = start_over is not None and len(start_over) == num_pairs
+            if is_all and path.is_file():
+                # Values first: whenever this is killed, no value stands under another's record.
+                _write(path, _unknown(num_pairs))
+                _write(path.with_suffix(".json"), _as_text(record).encode())
+            elif not path.is_file():
                 _write(path.with_suffix(".json"), _as_text(record).encode())
                 _write(path, _unknown(num_pairs))
             else:
                 _check_record(path, record)
                 _restore_cut(path, num_pairs)
             file = cls(path, num_pairs)
-            if start_over is not None and len(start_over) < num_pairs:
+            if start_over is not None and not is_all:
                 file._put(start_over.start, np.full(len(start_over), UNKNOWN, dtype=np.int8))
         return file
-
-    @contextmanager
-    def claim(self, name: str) -> Iterator[None]:
-        """Be the only process that annotates the part `name` inside.
-
-        Raises:
-            UserError: Another process does.
-        """
-        try:
-            with FileLock(_hidden(self.path, f"{name.replace(' ', '-')}.lock"), timeout=0):
-                yield
-        except Timeout as error:
-            raise UserError(
-                f"another process is annotating {name} of `{self.path}`: let it finish, or take "
-                "another chunk"
-            ) from error
 
     def read(self) -> Preferences:
         """Return ``[N]`` int8."""
@@ -122,6 +113,56 @@ class PreferenceFile:
         """Write consecutive preferences in place; processes may write to other places meanwhile."""
         with self.path.open("r+b") as file:
             os.pwrite(file.fileno(), preferences.astype(np.int8).tobytes(), self._offset + start)
+
+
+@contextmanager
+def claimed(path: Path, part: range) -> Iterator[None]:
+    """Be the only process that annotates the pairs `part` of a file inside.
+
+    A claim is a locked file that is named after its pairs, so that chunks of any number exclude
+    each other where they overlap; the lock of a process that was killed is gone with it.
+
+    Args:
+        path: The array, which need not exist yet.
+        part: Pairs; none of them may be claimed by another.
+
+    Raises:
+        UserError: Another process annotates some of these pairs.
+    """
+    if not part:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(_hidden(path, "lock")):
+        for claim, other in _claims(path):
+            if other.start < part.stop and part.start < other.stop:
+                _expect_free(claim, other, path, part)
+        mine = FileLock(_hidden(path, f"{part.start}-{part.stop}.claim.lock"))
+        mine.acquire(timeout=0)
+    try:
+        yield
+    finally:
+        mine.release()
+
+
+def _claims(path: Path) -> list[tuple[Path, range]]:
+    """Return the claims on pairs of a file, those that processes left behind included."""
+    pattern = re.compile(rf"\.{re.escape(path.stem)}\.(\d+)-(\d+)\.claim\.lock")
+    found = [(other, pattern.fullmatch(other.name)) for other in sorted(path.parent.iterdir())]
+    return [(other, range(int(m[1]), int(m[2]))) for other, m in found if m is not None]
+
+
+def _expect_free(claim: Path, other: range, path: Path, part: range) -> None:
+    """Take away a claim whose process is gone; raise if it isn't. The file's lock is held."""
+    try:
+        with FileLock(claim, timeout=0):
+            claim.unlink(missing_ok=True)
+    except Timeout as error:
+        raise UserError(
+            f"another process is annotating the pairs {other.start} to {other.stop - 1} of "
+            f"`{path}`, and this chunk has {part.start} to {part.stop - 1}: let it finish, or take "
+            "another chunk"
+        ) from error
 
 
 def _hidden(path: Path, ending: str) -> Path:

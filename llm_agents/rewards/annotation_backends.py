@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -29,7 +29,14 @@ class AnnotationBackend(ABC):
 
     A prompt is a dialogue; for the template ``plain`` it is one turn with a text that ends in an
     unfinished clause.
+
+    Attributes:
+        replies_together: Replies that `replies` asks for in one call.
+        answers_together: Prompts whose log-probs `log_prob_rows` asks for in one call.
     """
+
+    replies_together = 16
+    answers_together = 32
 
     @property
     @abstractmethod
@@ -72,6 +79,36 @@ class AnnotationBackend(ABC):
             ``[N, A]`` float64 log-probs on the CPU; a row of NaN where the model says something
             else altogether.
         """
+
+    def replies(
+        self,
+        prompts: Sequence[Prompt],
+        template: JudgeTemplate,
+        sampling: GenerationConfig,
+        seeds: Sequence[int],
+    ) -> Iterator[dict[int, str]]:
+        """Yield the replies of `generate` by the prompt's place, as they come.
+
+        Raises:
+            UserError: A prompt can't be answered; what was answered has been yielded.
+        """
+        for start in range(0, len(prompts), self.replies_together):
+            part = slice(start, start + self.replies_together)
+            found = self.generate(prompts[part], template, sampling, seeds[part])
+            yield dict(enumerate(found, start))
+
+    def log_prob_rows(
+        self, prompts: Sequence[Prompt], template: JudgeTemplate, answers: Sequence[str]
+    ) -> Iterator[dict[int, list[float]]]:
+        """Yield the rows of `answer_log_probs` by the prompt's place, as they come.
+
+        Raises:
+            UserError: A prompt can't be answered; what was answered has been yielded.
+        """
+        for start in range(0, len(prompts), self.answers_together):
+            part = prompts[start : start + self.answers_together]
+            rows = self.answer_log_probs(part, template, answers).tolist()
+            yield dict(enumerate(rows, start))
 
 
 class PolicyBackend(AnnotationBackend):

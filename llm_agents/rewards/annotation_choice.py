@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from llm_agents.errors import UserError
 from llm_agents.rewards.annotation_asking import AskingAnnotator
 from llm_agents.rewards.annotation_backends import AnnotationBackend
-from llm_agents.rewards.annotation_memory import AnswerMemory, parts
+from llm_agents.rewards.annotation_memory import AnswerMemory
 from llm_agents.rewards.annotation_prompts import Goal, JudgeTemplate, PairPrompts, Version
 from llm_agents.rewards.annotation_report import order_report
 from llm_agents.rewards.annotator import (
@@ -28,10 +28,13 @@ from llm_agents.rewards.annotator import (
     TIE,
     UNKNOWN,
     Annotated,
+    AnnotatedPart,
+    Pairs,
     Question,
 )
 
 _ANSWERS = ("1", "2")
+_NONE = np.zeros(0, dtype=np.int8)
 
 
 class ChoiceAnnotator(AskingAnnotator):
@@ -68,13 +71,12 @@ class ChoiceAnnotator(AskingAnnotator):
         """Return what the preferences depend on."""
         return self._identity(self.prompts.template, self.prompts.wording(), margin=self.margin)
 
-    def compare(self, questions: Sequence[Question]) -> Annotated:
-        """Ask about pairs whose captions differ."""
-        keys = [tuple(sorted((question.first, question.second))) for question in questions]
-        new = [key for key in dict.fromkeys(keys) if self.memory.get(key) is None]
-        for part in parts(new):
-            found = self._ask(part)
-            self.memory.put({key: both for key, both in found.items() if not math.isnan(sum(both))})
+    def compare_each(self, questions: Sequence[Question]) -> Iterator[AnnotatedPart]:
+        """Ask about pairs whose captions differ; all are judged once every answer is kept."""
+        keys = [_key(question) for question in questions]
+        new = self._new(keys)
+        for answers in self._ask(new):
+            yield AnnotatedPart(np.zeros(0, dtype=np.int64), Annotated(_NONE), answers)
         preferences = np.full(len(questions), UNKNOWN, dtype=np.int8)
         counts = Counter(asked=2 * len(new))
         for row, (question, key) in enumerate(zip(questions, keys, strict=True)):
@@ -90,20 +92,47 @@ class ChoiceAnnotator(AskingAnnotator):
                 orders_agree=int((one > 0) == (two > 0)),
                 orders_compared=1,
             )
-        return Annotated(preferences, counts)
+        yield AnnotatedPart(np.arange(len(questions)), Annotated(preferences, counts), 0)
+
+    def num_questions(self, pairs: Pairs) -> int:
+        """Return how many questions are not answered yet: two for each distinct pair."""
+        return 2 * len(self._new([_key(question) for question in pairs.questions()[1]]))
 
     def report(self, counts: Counter[str]) -> dict[str, object]:
         """Return how much was asked, and the position bias."""
         return {key: counts[key] for key in ("asked", "unreadable")} | order_report(counts)
 
-    def _ask(self, pairs: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[float, float]]:
-        """Return for each pair by how much its first text wins: in its order, and exchanged."""
-        prompts = [self.prompts.choice(a, b) for a, b in pairs]
-        prompts += [self.prompts.choice(b, a) for a, b in pairs]
-        log_probs = self.backend.answer_log_probs(prompts, self.prompts.template, _ANSWERS)
-        lead = (log_probs[:, 0] - log_probs[:, 1]).tolist()
-        leads = zip(lead[: len(pairs)], lead[len(pairs) :], strict=True)
-        return {pair: (one, -two) for pair, (one, two) in zip(pairs, leads, strict=True)}
+    def _new(self, keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Return the distinct pairs that nobody was asked about."""
+        return [key for key in dict.fromkeys(keys) if self.memory.get(key) is None]
+
+    def _ask(self, pairs: Sequence[tuple[str, ...]]) -> Iterator[int]:
+        """Ask about pairs, each in its order and exchanged; yield how many answers came.
+
+        Kept is by how much a pair's first text wins, in either order, once both are known.
+        """
+        prompts = [self.prompts.choice(*texts) for a, b in pairs for texts in ((a, b), (b, a))]
+        leads: dict[int, float] = {}
+        for rows in self.backend.log_prob_rows(prompts, self.prompts.template, _ANSWERS):
+            leads |= {place: first - second for place, (first, second) in rows.items()}
+            whole = sorted({place // 2 for place in rows})
+            both = {
+                pairs[pair]: (leads[2 * pair], -leads[2 * pair + 1])
+                for pair in whole
+                if 2 * pair in leads and 2 * pair + 1 in leads
+            }
+            self.memory.put({key: found for key, found in both.items() if not is_nan(found)})
+            yield len(rows)
+
+
+def _key(question: Question) -> tuple[str, ...]:
+    """Return what a pair's answer is kept under: its texts, whatever their order."""
+    return tuple(sorted((question.first, question.second)))
+
+
+def is_nan(values: tuple[float, ...]) -> bool:
+    """Tell whether one of the values is no number."""
+    return math.isnan(sum(values))
 
 
 def preference_of(difference: float, margin: float) -> int:

@@ -9,8 +9,9 @@ resumed runs give the same replies; both orders can be asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from llm_agents.rewards.annotator import (
     TIE,
     UNKNOWN,
     Annotated,
+    AnnotatedPart,
+    Pairs,
     Question,
     seed_of,
 )
@@ -34,7 +37,22 @@ from llm_agents.types import GenerationConfig, Prompt
 RELEASED_SAMPLING = GenerationConfig(max_new_tokens=4096, temperature=0.1, top_p=0.95, top_k=50)
 """How Motif's release draws replies."""
 
+_EXCHANGED_SIDES = "\n\n=== sides exchanged ===\n\n"
 _EXCHANGED = {FIRST: SECOND, SECOND: FIRST, TIE: TIE, UNKNOWN: UNKNOWN}
+
+
+class _Read(NamedTuple):
+    """What was read of the replies to one question.
+
+    Args:
+        verdict: `FIRST`, `SECOND`, `TIE`, or `UNKNOWN` where none was given.
+        talk: The conversation.
+        asked_again: 1 if it took a second question.
+    """
+
+    verdict: int
+    talk: str
+    asked_again: int
 
 
 class GeneratedAnnotator(AskingAnnotator):
@@ -90,26 +108,34 @@ class GeneratedAnnotator(AskingAnnotator):
             seed=self.seed,
         )
 
-    def compare(self, questions: Sequence[Question]) -> Annotated:
-        """Ask about pairs whose captions differ."""
-        asked = [(q.first, q.second) for q in questions]
-        seeds = [seed_of(self.seed, q.pair, 0) for q in questions]
-        if self.both_orders:
-            asked += [(q.second, q.first) for q in questions]
-            seeds += [seed_of(self.seed, q.pair, 1) for q in questions]
-        verdicts, talks, counts = self._ask(asked, seeds)
-        conversations = dict(zip((q.pair for q in questions), talks, strict=False))
-        if not self.both_orders:
-            return Annotated(np.array(verdicts, dtype=np.int8), counts, conversations)
-        size = len(questions)
-        merged = []
-        for question, one, two, exchanged in zip(
-            questions, verdicts[:size], verdicts[size:], talks[size:], strict=True
-        ):
-            merged.append(_merge(one, _EXCHANGED[two]))
-            conversations[question.pair] += f"\n\n=== sides exchanged ===\n\n{exchanged}"
-            counts += _count_orders(one, two)
-        return Annotated(np.array(merged, dtype=np.int8), counts, conversations)
+    def compare_each(self, questions: Sequence[Question]) -> Iterator[AnnotatedPart]:
+        """Ask about pairs whose captions differ; a pair is judged when all its replies are read."""
+        orders = 2 if self.both_orders else 1
+        asked: list[tuple[str, str]] = []
+        seeds: list[int] = []
+        for question in questions:
+            for order in range(orders):
+                sides = question.first, question.second
+                asked.append(sides if order == 0 else sides[::-1])
+                seeds.append(seed_of(self.seed, question.pair, order))
+        read: dict[int, _Read] = {}
+        for found, answers in self._ask(asked, seeds):
+            read |= found
+            whole = sorted({place // orders for place in found})
+            whole = [row for row in whole if all(row * orders + k in read for k in range(orders))]
+            preferences = np.zeros(len(whole), dtype=np.int8)
+            counts: Counter[str] = Counter()
+            talks: dict[int, str] = {}
+            for place, row in enumerate(whole):
+                replies = [read[row * orders + order] for order in range(orders)]
+                preferences[place] = _judge(replies, counts)
+                talks[questions[row].pair] = _EXCHANGED_SIDES.join(one.talk for one in replies)
+            part = Annotated(preferences, counts, talks)
+            yield AnnotatedPart(np.array(whole, dtype=np.int64), part, answers)
+
+    def num_questions(self, pairs: Pairs) -> int:
+        """Return the number of questions: one a pair and order."""
+        return len(pairs.questions()[0]) * (2 if self.both_orders else 1)
 
     def report(self, counts: Counter[str]) -> dict[str, object]:
         """Return the counts of questions, with the position bias if both orders were asked."""
@@ -118,24 +144,45 @@ class GeneratedAnnotator(AskingAnnotator):
 
     def _ask(
         self, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]
-    ) -> tuple[list[int], list[str], Counter[str]]:
-        """Return a verdict on each pair of captions, the conversation, and how much was asked."""
+    ) -> Iterator[tuple[dict[int, _Read], int]]:
+        """Yield what was read about pairs of captions by place, and how many it settles.
+
+        Replies without a verdict are asked for once more, after the others.
+        """
         prompts = [self.prompts.question(first, second) for first, second in pairs]
-        replies = self.backend.generate(prompts, self.prompts.template, self.sampling, seeds)
-        talks = [_written(prompt, reply) for prompt, reply in zip(prompts, replies, strict=True)]
-        found = [read_verdict(reply, self.prompts.noun, self.match) for reply in replies]
-        missing = [row for row, verdict in enumerate(found) if verdict is None]
-        again = [self.prompts.retry(prompts[row], replies[row]) for row in missing]
-        new_seeds = [seed_of(seeds[row]) for row in missing]
-        if again:
-            new = self.backend.generate(again, self.prompts.template, self.sampling, new_seeds)
-            for row, prompt, reply in zip(missing, again, new, strict=True):
-                found[row] = read_verdict(reply, self.prompts.noun, self.match)
-                talks[row] = _written(prompt, reply)
-        counts = Counter(
-            asked=len(pairs), asked_again=len(missing), unreadable=sum(v is None for v in found)
-        )
-        return [UNKNOWN if verdict is None else verdict for verdict in found], talks, counts
+        template, sampling = self.prompts.template, self.sampling
+        missing: dict[int, str] = {}
+        for replies in self.backend.replies(prompts, template, sampling, seeds):
+            found = {}
+            for place, reply in replies.items():
+                verdict = read_verdict(reply, self.prompts.noun, self.match)
+                if verdict is None:
+                    missing[place] = reply
+                else:
+                    found[place] = _Read(verdict, _written(prompts[place], reply), 0)
+            yield found, len(found)
+        places = sorted(missing)
+        again = [self.prompts.retry(prompts[place], missing[place]) for place in places]
+        new_seeds = [seed_of(seeds[place]) for place in places]
+        for replies in self.backend.replies(again, template, sampling, new_seeds):
+            found = {}
+            for row, reply in replies.items():
+                verdict = read_verdict(reply, self.prompts.noun, self.match)
+                talk = _written(again[row], reply)
+                found[places[row]] = _Read(UNKNOWN if verdict is None else verdict, talk, 1)
+            yield found, len(found)
+
+
+def _judge(replies: Sequence[_Read], counts: Counter[str]) -> int:
+    """Return the preference from a pair's replies, in one order or both, and count them."""
+    counts["asked"] += len(replies)
+    counts["asked_again"] += sum(reply.asked_again for reply in replies)
+    counts["unreadable"] += sum(reply.verdict == UNKNOWN for reply in replies)
+    if len(replies) == 1:
+        return replies[0].verdict
+    one, two = (reply.verdict for reply in replies)
+    counts.update(_count_orders(one, two))
+    return _merge(one, _EXCHANGED[two])
 
 
 def _merge(one: int, two: int) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from filelock import FileLock
 
@@ -15,19 +14,8 @@ from llm_agents.errors import UserError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 Asked = tuple[str, ...]
 Values = tuple[float, ...]
-
-
-_QUESTIONS_A_PART = 256
-
-
-def parts(questions: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield questions in parts after each of which answers are kept."""
-    for start in range(0, len(questions), _QUESTIONS_A_PART):
-        yield questions[start : start + _QUESTIONS_A_PART]
 
 
 class AnswerMemory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,19 @@ class ServerBackend(AnnotationBackend):
         seeds: Sequence[int],
     ) -> list[str]:
         """Return a reply to each prompt."""
+        found: dict[int, str] = {}
+        for replies in self.replies(prompts, template, sampling, seeds):
+            found |= replies
+        return [found[place] for place in range(len(prompts))]
+
+    def replies(
+        self,
+        prompts: Sequence[Prompt],
+        template: JudgeTemplate,
+        sampling: GenerationConfig,
+        seeds: Sequence[int],
+    ) -> Iterator[dict[int, str]]:
+        """Yield each reply as soon as the server gives it."""
         if sampling.num_beams > 1:
             raise UserError("a server does no beam search: set `sampling.num_beams: 1`")
         settings: dict[str, Any] = {
@@ -91,12 +104,22 @@ class ServerBackend(AnnotationBackend):
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
         read = chat_text if template == "chat" else _plain_text
-        return self.server.post_all(_PATHS[template], bodies, read)
+        yield from self.server.post_each(_PATHS[template], bodies, read)
 
     def answer_log_probs(
         self, prompts: Sequence[Prompt], template: JudgeTemplate, answers: Sequence[str]
     ) -> Tensor:
         """Return ``[N, A]`` log-probs of answers as first words; see `answers_from_likeliest`."""
+        found: dict[int, list[float]] = {}
+        for rows in self.log_prob_rows(prompts, template, answers):
+            found |= rows
+        rows_in_order = [found[place] for place in range(len(prompts))]
+        return torch.tensor(rows_in_order, dtype=torch.float64).reshape(len(prompts), len(answers))
+
+    def log_prob_rows(
+        self, prompts: Sequence[Prompt], template: JudgeTemplate, answers: Sequence[str]
+    ) -> Iterator[dict[int, list[float]]]:
+        """Yield the log-probs of each prompt's answers as soon as the server gives them."""
         # As the model has them: neither sharpened nor cut.
         settings: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0}
         if template == "chat":
@@ -105,11 +128,11 @@ class ServerBackend(AnnotationBackend):
             settings |= {"logprobs": self.likeliest}
         bodies = [self._body(prompt, template) | settings for prompt in prompts]
         read = _chat_likeliest if template == "chat" else _plain_likeliest
-        rows = [
-            answers_from_likeliest(self._listed(found), answers)
-            for found in self.server.post_all(_PATHS[template], bodies, read)
-        ]
-        return torch.tensor(rows, dtype=torch.float64).reshape(len(prompts), len(answers))
+        for replies in self.server.post_each(_PATHS[template], bodies, read):
+            yield {
+                place: answers_from_likeliest(self._listed(found), answers)
+                for place, found in replies.items()
+            }
 
     def _body(self, prompt: Prompt, template: JudgeTemplate) -> dict[str, Any]:
         """Return the part of a request that holds the prompt."""

@@ -43,6 +43,9 @@ class VLLMBackend(AnnotationBackend):
         likeliest: First tokens whose log-probs are looked at.
     """
 
+    replies_together = 256  # vLLM fills its batches from many requests
+    answers_together = 256
+
     def __init__(
         self,
         model: str,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +71,15 @@ class Pairs:
         """Return the number of pairs."""
         return len(self.index)
 
+    def questions(self) -> tuple[NDArray[np.int64], list[Question]]:
+        """Return the places of the pairs whose captions differ, and what there is to ask."""
+        places = np.flatnonzero(self.sides[:, 0] != self.sides[:, 1])
+        asked = zip(self.index[places], self.sides[places], strict=True)
+        return places, [
+            Question(int(pair), self.texts[first], self.texts[second])
+            for pair, (first, second) in asked
+        ]
+
 
 @dataclass(frozen=True)
 class Annotated:
@@ -85,6 +94,20 @@ class Annotated:
     preferences: Preferences
     counts: Counter[str] = field(default_factory=Counter)
     conversations: Mapping[int, str] = field(default_factory=dict)
+
+
+class AnnotatedPart(NamedTuple):
+    """Preferences of some of n pairs, as soon as they are known.
+
+    Args:
+        places: ``[m]`` int64, which of the n pairs; each comes once, and there may be none.
+        annotated: Their m preferences.
+        answers: What `Annotator.num_questions` counts, answered since the part before.
+    """
+
+    places: NDArray[np.int64]
+    annotated: Annotated
+    answers: int
 
 
 class Annotator(ABC):
@@ -114,6 +137,14 @@ class Annotator(ABC):
     def annotate(self, pairs: Pairs) -> Annotated:
         """Return the preferences of `pairs`; those of a pair don't depend on the others."""
 
+    def annotate_each(self, pairs: Pairs) -> Iterator[AnnotatedPart]:
+        """Yield the preferences of `pairs` as they become known: at once, unless overridden."""
+        yield AnnotatedPart(np.arange(len(pairs)), self.annotate(pairs), len(pairs))
+
+    def num_questions(self, pairs: Pairs) -> int:
+        """Return how many answers `annotate_each` needs: the work, for a bar."""
+        return len(pairs)
+
     def report(self, counts: Counter[str]) -> dict[str, object]:
         """Return what the summed `counts` of all batches say, for ``results.json``."""
         return dict(counts)
@@ -135,17 +166,13 @@ class CaptionAnnotator(Annotator):
 
     def annotate(self, pairs: Pairs) -> Annotated:
         """Return the preferences of `pairs`."""
-        differ = pairs.sides[:, 0] != pairs.sides[:, 1]
-        questions = [
-            Question(int(pair), pairs.texts[first], pairs.texts[second])
-            for pair, (first, second) in zip(pairs.index[differ], pairs.sides[differ], strict=True)
-        ]
+        places, questions = pairs.questions()
         preferences = np.full(len(pairs), TIE, dtype=np.int8)
-        counts = Counter({"equal_captions": int((~differ).sum())})
+        counts = Counter({"equal_captions": len(pairs) - len(places)})
         if not questions:
             return Annotated(preferences, counts)
         found = self.compare(questions)
-        preferences[differ] = found.preferences
+        preferences[places] = found.preferences
         return Annotated(preferences, counts + found.counts, found.conversations)
 
 

@@ -8,8 +8,8 @@ import logging
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -132,28 +132,51 @@ class ChatServer:
             UserError: See `post`.
         """
         kept: dict[int, T] = {}
-
-        def finish(number: int, reply: T) -> None:
-            if number not in kept:
-                kept[number] = reply
-                if keep is not None:
-                    keep(number, reply)
-
-        with ThreadPoolExecutor(self.parallel) as pool:
-            waiting: dict[Future[T], int] = {
-                pool.submit(self.post, path, body, read): number
-                for number, body in enumerate(bodies)
-            }
-            try:
-                for done in as_completed(waiting):
-                    finish(waiting[done], done.result())
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                for future, number in waiting.items():
-                    if not future.cancelled() and future.exception() is None:
-                        finish(number, future.result())
-                raise
+        for replies in self.post_each(path, bodies, read):
+            kept |= replies
+            for number, reply in replies.items() if keep is not None else ():
+                keep(number, reply)
         return [kept[number] for number in range(len(bodies))]
+
+    def post_each(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], read: Callable[[Any], T]
+    ) -> Iterator[dict[int, T]]:
+        """Send requests, several at a time, and yield the replies that have come, by their number.
+
+        After one that fails for good no further one is sent; those under way are waited for, and
+        every reply that came is yielded before the error is raised.
+
+        Raises:
+            UserError: See `post`.
+        """
+        pool = ThreadPoolExecutor(self.parallel)
+        waiting = {pool.submit(self.post, path, body, read): i for i, body in enumerate(bodies)}
+        failed: BaseException | None = None
+        try:
+            while waiting:
+                try:
+                    done = wait(waiting, return_when=FIRST_COMPLETED).done
+                except BaseException as error:  # someone stops the program
+                    failed = error
+                    pool.shutdown(cancel_futures=True)
+                    done = set(waiting)
+                replies: dict[int, T] = {}
+                for future in done:
+                    number = waiting.pop(future)
+                    if future.cancelled():
+                        continue
+                    if (fault := future.exception()) is not None:
+                        failed = failed or fault
+                    else:
+                        replies[number] = future.result()
+                if failed is not None:
+                    waiting = {one: i for one, i in waiting.items() if not one.cancel()}
+                if replies:
+                    yield replies
+            if failed is not None:
+                raise failed
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         """Send one request and return what `read` makes of the reply.

@@ -124,11 +124,17 @@ def test_a_file_of_unknown_origin_is_left_alone(tmp_path: Path) -> None:
 # --- chunks and what is left to do
 
 
-def test_chunks_are_ranges_of_one_size() -> None:
-    assert list(chunk_range(10, 5, 2)) == [4, 5]
-    assert [i for chunk in range(4) for i in chunk_range(12, 4, chunk)] == list(range(12))
-    with pytest.raises(UserError, match="to divide the 10 pairs, got 3"):
-        chunk_range(10, 3, 0)
+@pytest.mark.parametrize(
+    ("num_pairs", "sizes"),
+    [(12, [3, 3, 3, 3]), (103, [25, 26, 26, 26]), (102, [25, 26, 25, 26]), (3, [0, 1, 1, 1])],
+)
+def test_chunks_hold_every_pair_once(num_pairs: int, sizes: list[int]) -> None:
+    chunks = [chunk_range(num_pairs, len(sizes), chunk) for chunk in range(len(sizes))]
+    assert [len(chunk) for chunk in chunks] == sizes
+    assert [pair for chunk in chunks for pair in chunk] == list(range(num_pairs))
+
+
+def test_the_number_of_a_chunk_is_checked() -> None:
     with pytest.raises(UserError, match="`chunk` from 0 to `num_chunks` − 1 = 4, got 5"):
         MotifAnnotation(Path(), RandomAnnotator(), num_chunks=5, chunk=5)
 
@@ -151,6 +157,34 @@ def test_chunks_in_any_order_equal_one_run(tmp_path: Path) -> None:
             ]
         )
     assert read(tmp_path, "whole") == read(tmp_path, "cut")
+
+
+@pytest.mark.parametrize(("number", "num_chunks"), [(103, 4), (3, 5), (7, 7)])
+def test_chunks_of_unequal_length_equal_one_run(
+    tmp_path: Path, number: int, num_chunks: int
+) -> None:
+    texts = write_pairs(tmp_path, number=number)
+    for chunk in reversed(range(num_chunks)):
+        annotate(tmp_path, pointwise(), name="n", num_chunks=num_chunks, chunk=chunk)
+    assert read(tmp_path, "n") == expected(texts)
+
+
+def test_a_data_set_without_pairs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "message.npy", np.zeros((0, 2, 1, 256), dtype=np.uint8))
+    with pytest.raises(UserError, match=r"at least one pair in `.*`, got none"):
+        annotate(tmp_path, pointwise(), name="n")
+
+
+def test_a_run_may_be_cut_anew(tmp_path: Path) -> None:
+    texts = write_pairs(tmp_path, number=23)
+    annotate(tmp_path, pointwise(), name="n", num_chunks=4, chunk=1)
+    left = [
+        annotate(tmp_path, pointwise(), name="n", num_chunks=3, chunk=chunk)["annotated"]
+        for chunk in range(3)
+    ]
+    assert left == [7 - 2, 8 - 4, 8]  # pairs 5 to 10 were known
+    assert read(tmp_path, "n") == expected(texts)
 
 
 def test_starting_a_chunk_over_leaves_the_others(tmp_path: Path) -> None:

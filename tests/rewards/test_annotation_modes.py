@@ -385,3 +385,18 @@ def test_answers_are_read_off_the_likeliest_tokens() -> None:
     assert pieces == [-1.0, -2.0]
     both = answers_from_likeliest({"un": -1.0, "like": -0.5}, ("unlike", "undone"))
     assert all(map(math.isnan, both))  # "un" begins both
+
+
+@pytest.mark.parametrize("kind", [GeneratedAnnotator, ChoiceAnnotator, PointwiseAnnotator])
+def test_the_bar_s_total_is_what_is_answered(kind: Any) -> None:
+    captions = [("a", "b"), ("b", "a"), ("a", "a"), ("c", "a"), ("c", "b"), ("a", "b")]
+    pairs = Pairs.of_captions(captions)
+    backend = RuleBackend(reply=lambda text, seed: '("best_description": 1)', lead=lambda text: 1.0)
+    annotator = kind(backend)
+    expected = {GeneratedAnnotator: 5, ChoiceAnnotator: 2 * 3, PointwiseAnnotator: 2 * 3}[kind]
+    assert annotator.num_questions(pairs) == expected
+    parts = list(annotator.annotate_each(pairs))
+    assert sum(part.answers for part in parts) == expected == len(backend.asked)
+    assert sorted(place for part in parts for place in part.places.tolist()) == list(range(6))
+    left = 5 if kind is GeneratedAnnotator else 0  # replies belong to pairs, answers are kept
+    assert annotator.num_questions(pairs) == left

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from llm_agents.rewards import (
     PointwiseAnnotator,
     ServerBackend,
 )
-from llm_agents.rewards.annotator import Pairs
+from llm_agents.rewards.annotation_memory import AnswerMemory
+from llm_agents.rewards.annotator import Annotator, Pairs
 from llm_agents.rewards.chat_server import ChatServer
 from llm_agents.types import GenerationConfig, Turn
 
@@ -34,7 +36,8 @@ EXPECTED = [0, 1, 2, 1]
 class Server:
     """A judge who ranks captions by `WORTH`, in text or in log-probs.
 
-    `favor` is added to the lead of whatever comes first; `delays` are served in turn.
+    `favor` is added to the lead of whatever comes first; `delays` are served in turn. Texts with
+    `refuses` in them are refused for good.
     """
 
     endpoint: str = ""
@@ -42,6 +45,7 @@ class Server:
     favor: float = 0.0
     gives_log_probs: bool = True
     raw: bytes | None = None
+    refuses: str | None = None
     failures: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -65,9 +69,10 @@ class Server:
 
     def lead(self, text: str) -> float:
         if "description_1" in text or "Description 1" in text:
-            quoted = [part for part in text.split('"') if part in WORTH]
-            return WORTH[quoted[-2]] - WORTH[quoted[-1]] + self.favor
-        return WORTH[text.rpartition('Message: "')[2].partition('"')[0]]
+            quoted = [part for part in text.split('"') if part.partition("#")[0] in WORTH]
+            one, two = (part.partition("#")[0] for part in quoted[-2:])
+            return WORTH[one] - WORTH[two] + self.favor
+        return WORTH[text.rpartition('Message: "')[2].partition('"')[0].partition("#")[0]]
 
     def verdict(self, lead: float) -> str:
         return f'So ("best_description": {1 if lead > 0 else 2})'
@@ -95,6 +100,8 @@ class Handler(BaseHTTPRequestHandler):
             state.at_once -= 1
         if failure is not None:
             return self.answer(failure[0], b'{"error": "try later"}', failure[1])
+        if state.refuses and state.refuses in json.dumps(body):
+            return self.answer(400, b'{"error": "no answer to that"}', {})
         if state.key and self.headers.get("Authorization") != f"Bearer {state.key}":
             return self.answer(401, b'{"error": "no key"}', {})
         content = json.dumps(state.reply(self.path, body)).encode()
@@ -268,6 +275,71 @@ def test_a_refusal_ends_the_batch(server: Server, monkeypatch: pytest.MonkeyPatc
     found = GeneratedAnnotator(backend).annotate(Pairs.of_captions(CAPTIONS))
     assert found.preferences.tolist() == EXPECTED
     assert "k-secret" not in json.dumps(GeneratedAnnotator(backend).identity())
+
+
+def numbered(count: int) -> list[tuple[str, str]]:
+    """Return pairs of captions that all differ, and what is right about them."""
+    return [
+        (f"kill#{i}", f"hurt#{i}") if i % 3 else (f"wall#{i}", f"kill#{i}") for i in range(count)
+    ]
+
+
+def collect(pairs: Pairs, annotator: Annotator, found: dict[int, int]) -> None:
+    """Put the preferences that come into `found`, by pair."""
+    for part in annotator.annotate_each(pairs):
+        found |= dict(zip(part.places.tolist(), part.annotated.preferences, strict=True))
+
+
+def judged(pairs: Pairs, annotator: Annotator) -> dict[int, int]:
+    """Return the preferences that came before the annotator failed, by pair."""
+    found: dict[int, int] = {}
+    with pytest.raises(UserError, match=r"no answer to that|failed 2 times"):
+        collect(pairs, annotator, found)
+    return found
+
+
+@pytest.mark.parametrize(("bad", "parallel"), [(0, 1), (40, 8), (63, 3)])
+def test_one_failing_request_loses_no_reply_that_came(
+    server: Server, bad: int, parallel: int
+) -> None:
+    """F29: up to 255 replies were lost with the batch of the one that failed."""
+    pairs = Pairs.of_captions(numbered(64))
+    backend = ServerBackend(server.endpoint, "judge", parallel=parallel, attempts=2)
+    server.refuses = f'#{bad}\\"'  # as JSON has a quoted caption's end
+    found = judged(pairs, GeneratedAnnotator(backend))
+    came = len(server.asked) - 1  # all but the refused one
+    assert len(found) == came >= bad
+    assert bad not in found
+    assert all(value == (0 if pair % 3 else 1) for pair, value in found.items())
+
+
+@pytest.mark.parametrize("kind", [ChoiceAnnotator, PointwiseAnnotator])
+@pytest.mark.parametrize("bad", [0, 20, 31])
+def test_answers_that_came_are_in_the_file(
+    server: Server, tmp_path: Path, kind: Any, bad: int
+) -> None:
+    pairs = Pairs.of_captions(numbered(32))
+    path = tmp_path / "answers.jsonl"
+    backend = ServerBackend(server.endpoint, "judge", parallel=4, attempts=2)
+    options = {"template": "chat", "version": "default"}
+    server.refuses = f'#{bad}\\"'
+    annotator = kind(backend, **options)
+    annotator.keep_answers(path)
+    judged(pairs, annotator)
+    asked = len(server.asked)
+    memory = AnswerMemory()
+    memory.open(path)
+    kept = len(memory)
+    per_answer = 2 if kind is ChoiceAnnotator else 1
+    # A pair that waits for its other order is asked about again; a few were on their way.
+    assert per_answer * kept >= asked - 2 * 4
+    assert kept >= bad - 4
+    server.refuses, server.asked = None, []
+    again = kind(backend, **options)
+    again.keep_answers(path)
+    total = again.num_questions(pairs)
+    assert again.annotate(pairs).preferences.tolist() == [0 if i % 3 else 1 for i in range(32)]
+    assert len(server.asked) == total == per_answer * ((64 if per_answer == 1 else 32) - kept)
 
 
 @pytest.mark.parametrize("raw", [b"<html>", b"{}", b'{"choices": []}', b"[]"])
