@@ -134,8 +134,9 @@ class ChatServer:
         kept: dict[int, T] = {}
         for replies in self.post_each(path, bodies, read):
             kept |= replies
-            for number, reply in replies.items() if keep is not None else ():
-                keep(number, reply)
+            if keep is not None:
+                for number, reply in replies.items():
+                    keep(number, reply)
         return [kept[number] for number in range(len(bodies))]
 
     def post_each(
