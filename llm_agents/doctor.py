@@ -64,6 +64,7 @@ def examine(*, offline: bool = False) -> list[Finding]:
         _memory(),
         *_models(),
         _cache(),
+        _sandbox(),
         *_hub(offline=offline),
     ]
 
@@ -220,6 +221,18 @@ def _cache() -> Finding:
         cure = "free some disk, or set LLM_AGENTS_CACHE to a folder on another one"
         return Finding("cache", "fault", text, cure)
     return Finding("cache", "good", text)
+
+
+def _sandbox() -> Finding:
+    """Let the quick attacks try the sandbox for code that models write."""
+    from llm_agents.sandbox import Sandbox, SandboxUnavailableError
+
+    try:
+        with Sandbox() as sandbox:
+            return Finding("sandbox", "good", f"{sandbox.backend}, withstands the self-test")
+    except SandboxUnavailableError as error:
+        cure = "only agents that write programs need it: Linux 6.2, or bubblewrap"
+        return Finding("sandbox", "note", str(error), cure)
 
 
 def _hub(*, offline: bool) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ LEVELS = {
     "job_progress": 0,
     "messages": 0,
     "whole_files": 0,
+    "sandbox": 1,
     "policies": 1,
     "envs": 1,
     "rewards": 2,

@@ -18,6 +18,7 @@ def test_it_looks_at_everything() -> None:
     found = by_subject()
     for subject in ("Python", "torch", "accelerator", "memory", "cache", "Hub", "Hub token"):
         assert subject in found
+    assert "sandbox" in found
     assert found["Python"].text.endswith(sys.executable)
     assert "offline" in found["Hub"].text
 
