@@ -31,7 +31,7 @@ from llm_agents.errors import UserError
 from llm_agents.messages import show_messages
 
 if TYPE_CHECKING:
-    from llm_agents.config.reading import Value
+    from llm_agents.config.reading import Document, Value
 
 UNTRAINED = ("random", "bot", "explorer")  # players that come without a recipe
 EXIT_FAULT = 2  # what the user gave can't be used; nothing was started
@@ -104,33 +104,33 @@ def run(words: list[str]) -> int:
     plain, options = split_options(words)
     parser = run_parser()
     given = parser.parse_args(plain)
+    if given.recipe is None and given.help:  # `run --help RECIPE`
+        given.recipe, given.help = given.help, ""
     if given.recipe is None:
-        if given.help:
-            print(parser.format_help())
-            return 0
-        parser.error("expected a RECIPE")
+        return _run_nothing(parser, given, options)
     sys.path.append(str(Path.cwd()))  # a recipe may name classes of the user's own
     from llm_agents.config.loading import load_recipe
     from llm_agents.config.reading import dump
+    from llm_agents.config.recipe_files import recipe_name, recipe_path
 
-    document = load_recipe(given.recipe, given.overlay, options)
-    if given.help:
+    path = recipe_path(given.recipe)
+    document = load_recipe(path, given.overlay, options)
+    if given.help is not None:
         from llm_agents.config.describe import describe
 
-        print(parser.format_usage())
-        print(describe(document, shutil.get_terminal_size().columns))
+        shown = describe(document, shutil.get_terminal_size().columns, given.help)
+        print(shown if given.help else f"{parser.format_usage()}\n{shown}")
         return 0
     recipe = dump(document.values)
     if given.print_config:
         print(recipe, end="")
         return 0
-    from llm_agents.training.run_folder import recipe_name
-
-    name = recipe_name(Path(given.recipe))
+    name = recipe_name(path)
+    resume = _check_start(document, given.resume)
     if document.values.get("job") is not None:
         from llm_agents.training.jobs import run_job
 
-        run_job(document.values, recipe, name, given.resume)
+        run_job(document.values, recipe, name, resume)
         return 0
     from llm_agents.config.chain import first_stage, started_from
 
@@ -139,13 +139,42 @@ def run(words: list[str]) -> int:
         from llm_agents.training.chain import run_chain
 
         later = partial(started_from, document.values)
-        run_chain(first.values, later, dump, name, given.resume)  # type: ignore[arg-type]  # JSON
+        run_chain(first.values, later, dump, name, resume)  # type: ignore[arg-type]  # JSON
         return 0
     from llm_agents.training.session import run_recipe
 
     values = {key: value for key, value in document.values.items() if key != "reference"}
-    run_recipe(values, recipe, name, given.resume)
+    run_recipe(values, recipe, name, resume)
     return 0
+
+
+def _run_nothing(parser: Parser, given: argparse.Namespace, options: Sequence[object]) -> int:
+    """List the recipes, or say what a command line without one lacks."""
+    if given.help is not None:
+        print(parser.format_help())
+        return 0
+    if options or given.overlay or given.resume or given.print_config:
+        parser.error("expected a RECIPE: `lightning run` lists those that come with the package")
+    from llm_agents.config.recipe_files import listing
+
+    wide = not sys.stdout.isatty()  # whoever reads it from a file wants whole lines
+    print(listing(10_000 if wide else shutil.get_terminal_size().columns))
+    return 0
+
+
+def _check_start(document: Document, resume: str | None) -> str | None:
+    """Refuse a run that can't begin, before anything heavy is imported; return what to resume."""
+    from llm_agents.config.chain import first_stage, without_reference
+    from llm_agents.config.inputs import check_inputs
+    from llm_agents.training.past_runs import check_folder
+
+    first = first_stage(document)
+    check_inputs(without_reference(document))
+    if first is not None:
+        check_inputs(first)
+    section = document.values.get("run")
+    folder = section.get("folder") if isinstance(section, dict) else None
+    return check_folder(folder if isinstance(folder, str) else None, resume)
 
 
 def _how_to_resume(words: list[str]) -> str:

@@ -54,7 +54,10 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]
         if not equals:
             following = next(rest, None)
             if following is None or following.startswith("--"):
-                raise UserError(f"expected a value after {word}, got {following or 'nothing'}")
+                cure = "" if following is None else f"; a text that begins so: {word}={following}"
+                raise UserError(
+                    f"expected a value after {word}, got {following or 'nothing'}{cure}"
+                )
             value = following
         options.append((key, value))
     return plain, options
@@ -68,20 +71,32 @@ def run_parser() -> Parser:
         allow_abbrev=False,
         description="Run a recipe. Any of its keys is an option: --model.algorithm r_lol",
     )
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a YAML file")
     parser.add_argument(
-        "--overlay", action="append", default=[], metavar="FILE", help="settings laid over it"
+        "recipe", nargs="?", metavar="RECIPE", help="its name, or a YAML file; none: a list of them"
+    )
+    parser.add_argument(
+        "--overlay",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="settings laid over it: a name, as tiny, or a YAML file",
     )
     parser.add_argument(
         "--resume",
         metavar="auto|PATH",
-        help="continue the newest run of this recipe, a run's folder, or a checkpoint",
+        help="continue the newest run of this recipe, a run's folder (runs/RECIPE/NEWEST), or a "
+        "checkpoint",
     )
     parser.add_argument(
         "--print_config", action="store_true", help="print the resolved recipe and stop"
     )
     parser.add_argument(
-        "-h", "--help", action="store_true", help="with a RECIPE: every key, meaning and default"
+        "-h",
+        "--help",
+        nargs="?",
+        const="",
+        metavar="SECTION",
+        help="with a RECIPE: its keys, meanings and defaults; of one section: --help model.ppo",
     )
     return parser
 

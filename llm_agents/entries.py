@@ -15,6 +15,7 @@ Nothing heavy is imported: names are looked up before anything is loaded.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -72,6 +73,23 @@ def kind_of(folder: Path) -> Kind:
 def is_whole_model(folder: Path) -> bool:
     """Return whether a folder holds a whole model rather than an adapter."""
     return (folder / "config.json").is_file() and not is_entry(folder)
+
+
+def is_hub_id(name: str) -> bool:
+    """Return whether `name` has the form ``organization/repository``."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None
+
+
+def is_of_here(name: str) -> bool:
+    """Return whether a path can only mean a folder of this machine, though it looks like a Hub id.
+
+    Example:
+        >>> is_of_here("runs/poad"), is_of_here("owner/adapter")
+        (True, False)
+    """
+    first, slash, _ = name.partition("/")
+    known = ("runs", CHECKPOINTS, "evaluations", "recipes")
+    return bool(slash) and (first in known or Path(first).is_dir())
 
 
 def places(root: Path | None = None) -> list[Path]:

@@ -89,11 +89,11 @@ def test_a_mistyped_key_is_refused_with_status_2_and_nothing_is_started(
     ("words", "message"),
     [
         (["rnu"], "expected a verb, got `rnu`; did you mean `run`?"),
-        (["run"], "expected a RECIPE"),
+        (["run", "--model.lr", "1"], "expected a RECIPE: `lightning run` lists"),
         (["run", RECIPE, "--overlai", "x"], "did you mean --overlay?"),
         (["run", RECIPE, "--model.algorithm"], "expected a value after --model.algorithm"),
         (["run", RECIPE, "--model.algorithm", "--x.y"], "expected a value after --model.algorithm"),
-        (["run", "none.yaml"], "there is no file none.yaml"),
+        (["run", "none.yaml"], "there is none at none.yaml"),
         (["evaluate", "x", "--judge", "http://x"], "--judge needs --judge-model and --against"),
         (["zoo", "show", "no-such-adapter"], "nothing in the zoo is called"),
         (["publish", "nowhere"], "expected --repo OWNER/NAME"),

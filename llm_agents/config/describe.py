@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from llm_agents.config.chain import REFERENCE, REFERENCE_MEANING
@@ -13,6 +14,7 @@ from llm_agents.config.reading import Document, Value, shown
 from llm_agents.config.schema import Annotation, Parameter, Signature, is_dataclass, signature
 from llm_agents.config.sections import JOB, SEED, SEED_MEANING, Section, sections_of
 from llm_agents.config.sources import NotFound, locate
+from llm_agents.errors import UserError
 
 _MAX_DEPTH = 6
 
@@ -35,17 +37,60 @@ class Line(NamedTuple):
     meaning: str
 
 
-def describe(document: Document, width: int) -> str:
-    """Return the keys of a recipe as text.
+def describe(document: Document, width: int, section: str | None = None) -> str:
+    """Return the keys of a recipe as text: an overview, then section by section.
 
     Args:
         document: A checked recipe.
         width: Columns of the terminal.
+        section: A key whose own keys alone are wanted, such as ``data`` or ``model.ppo``.
+
+    Raises:
+        UserError: The recipe has no such section; the message says what is near.
     """
-    parts = []
-    for title, lines in recipe_lines(document):
-        parts.append("\n".join([title, *(_text(line, width) for line in lines)]))
-    return "\n\n".join(parts)
+    sections = list(recipe_lines(document))
+    if section:
+        sections = _only(sections, section.removeprefix("--"))
+    parts = [
+        "\n".join([title, *(_text(line, width) for line in lines)]) for title, lines in sections
+    ]
+    return "\n\n".join(parts if section else [_overview(sections, width), *parts])
+
+
+def _overview(sections: list[tuple[str, list[Line]]], width: int) -> str:
+    """Return what there is, a line a section, and how its keys are given."""
+    lines = ["sections (`--help SECTION` shows one, `--help SECTION.KEY` what is below a key):"]
+    for title, inside in sections:
+        name, _, about = title.partition("\n")[0].partition(":")
+        count = f"{len(inside)} key{'s' if len(inside) != 1 else ''}" if inside else ""
+        line = f"  {name:<16} {count:>8}  {about.strip()}"
+        lines.append(line if len(line) <= width else f"{line[: width - 1]}…")
+    lines += [
+        "",
+        "a key is set by --KEY VALUE; lists and objects are written as YAML: --KEY '[a, b]'",
+    ]
+    return "\n".join(lines)
+
+
+def _only(sections: list[tuple[str, list[Line]]], wanted: str) -> list[tuple[str, list[Line]]]:
+    """Return the part of a recipe's keys that begins with a key.
+
+    Raises:
+        UserError: There is none.
+    """
+    whole = [each for each in sections if each[0].partition(":")[0] == wanted]
+    if whole:
+        return whole
+    for title, lines in sections:
+        inside = [line for line in lines if f"{line.key}.".startswith(f"{wanted}.")]
+        if inside:
+            return [(title.partition("\n")[0], inside)]
+    names = [title.partition(":")[0] for title, _ in sections]
+    keys = [line.key for _, lines in sections for line in lines]
+    holders = [key.rpartition(".")[0] for key in keys]
+    near = get_close_matches(wanted, [*names, *keys, *holders], n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else f"sections: {', '.join(names)}"
+    raise UserError(f"expected a section of the recipe after --help, got `{wanted}`: {hint}")
 
 
 def recipe_lines(document: Document) -> Iterator[tuple[str, list[Line]]]:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llm_agents.config.check import check_recipe
-from llm_agents.config.merge import lay_over, override
+from llm_agents.config.inputs import place_inputs
+from llm_agents.config.merge import lay_over
+from llm_agents.config.options import override
 from llm_agents.config.reading import Document, read_document
+from llm_agents.config.recipe_files import overlay_path, recipe_path
 
 
 def load_recipe(
@@ -18,8 +21,8 @@ def load_recipe(
     """Read a recipe, lay overlays and options over it, and check the result.
 
     Args:
-        path: The recipe.
-        overlays: Files laid over it, in order.
+        path: The recipe: a file, or a name (see `llm_agents.config.recipe_files`).
+        overlays: Files or names of what is laid over it, in order.
         options: Keys with dots and their values as text, in order.
 
     Raises:
@@ -27,6 +30,7 @@ def load_recipe(
     """
     document = merged(path, overlays, options)
     check_recipe(document)
+    place_inputs(document)
     return document
 
 
@@ -34,9 +38,9 @@ def merged(
     path: str | Path, overlays: Sequence[str | Path], options: Sequence[tuple[str, str]]
 ) -> Document:
     """Return a recipe with everything laid over it, not checked."""
-    document = read_document(path)
+    document = read_document(recipe_path(path))
     for overlay in overlays:
-        document = lay_over(document, read_document(overlay))
+        document = lay_over(document, read_document(overlay_path(overlay)))
     for option, text in options:
         document = override(document, option, text)
     return document

@@ -1,4 +1,4 @@
-"""Laying values over a recipe: overlays, and options with dots.
+"""Laying values over a recipe: the keys of an overlay, and marks that say where they are wanted.
 
 Where the recipe names a class (``class_path``), keys other than ``class_path`` and ``init_args``
 are its arguments, so that ``init_args`` may be left out. Another ``class_path`` replaces the
@@ -13,19 +13,15 @@ import copy
 
 from llm_agents.config.reading import (
     Document,
-    Fault,
     Key,
-    Place,
     Value,
     dotted,
-    kind,
-    read_value,
 )
 from llm_agents.config.schema import is_dataclass, signature
 from llm_agents.config.sections import SEED, section_of
 from llm_agents.config.sources import Definition, NotFound, locate
 
-_CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
+CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
 _MARKS = ("?", "*")
 
 
@@ -34,11 +30,11 @@ def lay_over(base: Document, overlay: Document) -> Document:
     result = Document(
         copy.deepcopy(base.values), dict(base.places), [*base.faults, *overlay.faults]
     )
-    _merge(result, result.values, (), overlay, overlay.values, ())
+    merge(result, result.values, (), overlay, overlay.values, ())
     return result
 
 
-def _merge(
+def merge(
     result: Document,
     target: dict[str, Value],
     key: Key,
@@ -47,12 +43,12 @@ def _merge(
     at: Key,
 ) -> None:
     """Merge the mapping `over` (at `at` of the overlay) into `target` (at `key` of the result)."""
-    _change_class(result, target, key, over)
+    change_class(result, target, key, over)
     for written, value in over.items():
         name, source = _plain(written), (*at, written)
         if written.endswith("*") and not _takes(result.values, key, name):
             continue
-        if is_class(target) and name not in _CLASS_KEYS:
+        if is_class(target) and name not in CLASS_KEYS:
             if not isinstance(target.get("init_args"), dict):
                 target["init_args"] = {}
             arguments = target["init_args"]
@@ -67,12 +63,12 @@ def _merge(
             old = holder[name] = {}  # so that marks below it find their class
             result.places[here] = overlay.place(source)
         if isinstance(value, dict) and isinstance(old, dict):
-            _merge(result, old, here, overlay, value, source)
+            merge(result, old, here, overlay, value, source)
         else:
             _put(result, holder, here, overlay, value, source)
 
 
-def _change_class(
+def change_class(
     result: Document, target: dict[str, Value], key: Key, over: dict[str, Value]
 ) -> None:
     """Drop the arguments of `target` if `over` names another class."""
@@ -80,7 +76,7 @@ def _change_class(
     if is_class(target) and new is not None and new != target["class_path"]:
         for name in ("init_args", "dict_kwargs"):
             if target.pop(name, None) is not None:
-                _forget(result, (*key, name))
+                forget(result, (*key, name))
 
 
 def _put(
@@ -92,7 +88,7 @@ def _put(
     source: Key,
 ) -> None:
     """Set one value and the places of everything in it."""
-    _forget(result, here)
+    forget(result, here)
     holder[str(here[-1])] = _unmarked(copy.deepcopy(value))
     result.places[here] = overlay.place(source)
     for place_key, place in overlay.places.items():
@@ -120,14 +116,14 @@ def _takes(recipe: dict[str, Value], key: Key, name: str) -> bool:
     if not key:
         return name == SEED or section_of(recipe, name) is not None
     try:
-        definition = _definition_at(recipe, key)
+        definition = definition_at(recipe, key)
     except NotFound:
         return False
     known = None if definition is None else signature(definition)
     return known is None or known.takes_any or known.get(name) is not None
 
 
-def _definition_at(recipe: dict[str, Value], key: Key) -> Definition | None:
+def definition_at(recipe: dict[str, Value], key: Key) -> Definition | None:
     """Return what the value at `key` is made by; None if only importing could tell.
 
     Raises:
@@ -137,7 +133,7 @@ def _definition_at(recipe: dict[str, Value], key: Key) -> Definition | None:
     found: Definition | None = None
     section = section_of(recipe, str(key[0]))
     for part in key:
-        node = _get(node, part)
+        node = member(node, part)
         if part == "init_args":
             continue
         if isinstance(node, dict) and isinstance(node.get("class_path"), str):
@@ -155,7 +151,7 @@ def _definition_at(recipe: dict[str, Value], key: Key) -> Definition | None:
     return found
 
 
-def _forget(result: Document, key: Key) -> None:
+def forget(result: Document, key: Key) -> None:
     """Forget the places of a key and of everything below it."""
     for other in [other for other in result.places if other[: len(key)] == key]:
         del result.places[other]
@@ -166,92 +162,8 @@ def is_class(value: Value) -> bool:
     return isinstance(value, dict) and "class_path" in value
 
 
-def override(document: Document, option: str, text: str) -> Document:
-    """Return `document` with one option of the command line applied.
-
-    Args:
-        document: A recipe, which is not changed.
-        option: Key with dots, such as ``model.algorithm``; a number is a position in a list.
-        text: The value, as YAML.
-    """
-    result = Document(copy.deepcopy(document.values), dict(document.places), list(document.faults))
-    place = Place(f"--{option}")
-    parts = option.split(".")
-    node: Value = result.values
-    key: Key = ()
-    for index, part in enumerate(parts):
-        node, key, name = _step(node, key, part)
-        last = index == len(parts) - 1
-        fault = _reach(node, key, name)
-        if fault:
-            result.faults.append(Fault(place, dotted((*key, part)), fault))
-            return result
-        here = (*key, name)
-        if last:
-            _set(result, node, here, read_value(text), place)
-            break
-        child = _get(node, name)
-        if not isinstance(child, list | dict):
-            child = {}
-            _put_at(node, name, child)
-            _forget(result, here)
-            result.places[here] = place
-        node, key = child, here
-    return result
-
-
-def _step(node: Value, key: Key, part: str) -> tuple[Value, Key, str | int]:
-    """Return the holder of `part`, its key, and the name of `part` in it."""
-    if isinstance(node, dict) and is_class(node) and part not in _CLASS_KEYS:
-        if not isinstance(node.get("init_args"), dict):
-            node["init_args"] = {}
-        node, key = node["init_args"], (*key, "init_args")
-    if isinstance(node, list) and part.isdigit():
-        return node, key, int(part)
-    return node, key, part
-
-
-def _reach(node: Value, key: Key, name: str | int) -> str | None:
-    """Return why `name` can't be set in `node`."""
-    if isinstance(node, dict):
-        return None
-    if isinstance(node, list):
-        if isinstance(name, int) and name < len(node):
-            return None
-        return f"expected a position below {len(node)} in the list `{dotted(key)}`, got {name}"
-    return f"expected a key below a mapping, but `{dotted(key)}` is {kind(node)}"
-
-
-def _get(node: Value, name: str | int) -> Value:
+def member(node: Value, name: str | int) -> Value:
     """Return a member of a list or mapping; None if a mapping has it not."""
     if isinstance(node, list) and isinstance(name, int):
         return node[name]
     return node.get(str(name)) if isinstance(node, dict) else None
-
-
-def _put_at(node: Value, name: str | int, value: Value) -> None:
-    """Set a member of a list or mapping."""
-    if isinstance(node, list) and isinstance(name, int):
-        node[name] = value
-    elif isinstance(node, dict):
-        node[str(name)] = value
-
-
-def _set(result: Document, node: Value, here: Key, value: Value, place: Place) -> None:
-    """Set the value of an option."""
-    name = here[-1]
-    old = _get(node, name)
-    if isinstance(value, dict) and isinstance(old, dict):
-        _merge(result, old, here, Document(value, {(): place}), value, ())
-        return
-    if is_class(old) and isinstance(value, str) and "." in value:  # the name of another class
-        assert isinstance(old, dict)
-        _change_class(result, old, here, {"class_path": value})
-        node, here, name = old, (*here, "class_path"), "class_path"
-    elif (
-        isinstance(name, str) and name == "class_path" and isinstance(node, dict) and is_class(node)
-    ):
-        _change_class(result, node, here[:-1], {"class_path": value})
-    _forget(result, here)
-    _put_at(node, name, value)
-    result.places[here] = place

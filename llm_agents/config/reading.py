@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeAlias
 
@@ -133,22 +132,12 @@ def read_document(path: str | Path) -> Document:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf8")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise UserError(_no_such_recipe(path)) from error
+    except OSError as error:
+        raise UserError(f"can't read the recipe {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RecipeError([Fault(Place(str(path)), "", f"expected UTF-8 text: {error}")]) from error
+        message = f"expected a recipe, a text in UTF-8: byte {error.start} is none"
+        raise RecipeError([Fault(Place(str(path)), "", message)]) from error
     return read_text(text, str(path))
-
-
-def _no_such_recipe(path: Path) -> str:
-    """Say that a recipe is not there, and what its neighbours are called."""
-    folder = path.parent if path.parent.is_dir() else Path("recipes")
-    names = sorted(str(other) for other in folder.glob("*.yaml"))
-    near = get_close_matches(str(path), names, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]}?" if near else f"{folder}/ holds {', '.join(names) or 'no recipe'}"
-    )
-    return f"expected a recipe in YAML, but there is no file {path}: {hint}"
 
 
 def read_text(text: str, source: str) -> Document:

@@ -44,7 +44,9 @@ class BaseConfig:
         dtype: Type of the weights that are not quantized.
         compute_dtype: Type in which nf4 layers compute; `dtype` if None. On CPUs without bfloat16
             arithmetic float32 is ten times faster.
-        trust_remote_code: Run Python code that comes with the model.
+        trust_remote_code: Run the Python code that comes with a model of Hub or folder: it can
+            do on this machine whatever you can, so set it only for authors whom you trust. By
+            default no code of a model is run, and a model that needs its own is refused.
     """
 
     base: str

@@ -231,17 +231,29 @@ def _resolve_tiny(alias: str) -> ResolvedBase:
     return ResolvedBase(str(folder), "tiny", None, None)
 
 
-def _resolve_path(name: str, path: Path) -> ResolvedBase:
-    """Resolve a folder or a GGUF file."""
+def check_path(name: str) -> None:
+    """Refuse a path that no base model lies at; nothing is read but names.
+
+    Raises:
+        UserError: There is nothing, or what is there is no model.
+    """
+    path = Path(name).expanduser()
     if not path.exists():
         raise UserError(
             f"base model {name!r}: there is no such file or folder ({path.absolute()}): "
             f"correct the path, or {_known_names()}"
         )
     if path.is_dir():
-        return _resolve_folder(name, path)
-    if path.suffix != ".gguf":
+        _resolve_folder(name, path)
+    elif path.suffix != ".gguf":
         raise UserError(f"base model {name!r} is a file: expected a folder or a .gguf file")
+
+
+def _resolve_path(name: str, path: Path) -> ResolvedBase:
+    """Resolve a folder or a GGUF file."""
+    check_path(name)
+    if path.is_dir():
+        return _resolve_folder(name, path)
     stat = path.stat()
     identity = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]

@@ -124,7 +124,7 @@ class LanguagePolicy(nn.Module):
             gradient_checkpointing: Recompute layers in the backward pass to save memory.
             trunk_cache: Keep the states of the layers below all adapters on disk and compute the
                 layers above alone: True in the user's cache, or in the folder named.
-            trust_remote_code: Run Python code that comes with the model.
+            trust_remote_code: Run code that came with a model, which can do all you can; none else.
         """
         config = BaseConfig(
             base,

@@ -24,6 +24,7 @@ from llm_agents.rewards.scores import check_pairs, check_scores
 from llm_agents.types import Prompt, Reward
 from llm_agents.whole_files import write_text
 
+_SAMPLES = Path(__file__).resolve().parents[1] / "data" / "samples"
 _FORMAT = 1
 _WORD = re.compile(r"\b\w\w+\b")
 _FEW_WORDS = 5  # the release's comment says 10, its code and its scores are those of 5
@@ -102,13 +103,15 @@ class DiversityReward(Reward):
 
         Args:
             path: A ``.json`` file that `save` wrote; or a ``.jsonl`` or ``.jsonl.gz`` file of rows
-                with ``response``, ``responses`` or ``references``, to fit to.
+                with ``response``, ``responses`` or ``references``, to fit to; ``sample:NAME`` is a
+                bundled one of these.
             name: Name in logs and tables.
 
         Raises:
             UserError: The file is missing, damaged, or holds something else.
         """
-        file = Path(path).expanduser()
+        sample = path.removeprefix("sample:")
+        file = Path(path).expanduser() if sample == path else _SAMPLES / f"{sample}.jsonl"
         if not file.is_file():
             raise UserError(
                 f"found no file `{path}` for the tf-idf diversity: give the `tfidf.json` that the "

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 
-from llm_agents.entries import absent, find_entry
+from llm_agents.entries import absent, find_entry, is_hub_id
 from llm_agents.errors import UserError
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WANTED = ("*.safetensors", "*.json", "*.yaml", "*.md", "*.jinja", "*.model", "*.txt", "*.png")
-
-
-def is_hub_id(name: str) -> bool:
-    """Return whether `name` has the form ``organization/repository``."""
-    return HUB_ID.fullmatch(name) is not None
 
 
 def locate_folder(name: str | Path, *, marker: str, revision: str | None = None) -> Path:

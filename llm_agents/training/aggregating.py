@@ -30,7 +30,7 @@ from llm_agents.evaluation.results import Results, TestSetResult, read_results
 from llm_agents.rewards.tasks import FINAL
 from llm_agents.training.chain import FIRST
 from llm_agents.training.metrics import STEP, Row, read_rows
-from llm_agents.training.run_folder import RECIPE_FILE, RESULTS_FILE
+from llm_agents.training.past_runs import RECIPE_FILE, RESULTS_FILE
 from llm_agents.whole_files import write_text
 
 _NOT_COMPARED = ("seed_everything", "run", "reproduces", "publish")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llm_agents.errors import UserError
-from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
+from llm_agents.training.past_runs import FOLDER_VARIABLE
+from llm_agents.training.run_folder import RunFolder, open_run
 from llm_agents.training.session import run_recipe
 
 log = logging.getLogger(__name__)

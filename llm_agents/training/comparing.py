@@ -19,7 +19,7 @@ from llm_agents.evaluation.nethack_tables import comparison_tables, pair_differe
 from llm_agents.evaluation.results import kind_of_results
 from llm_agents.rewards.motif_results import read_motif_results
 from llm_agents.training.metrics import read_rows
-from llm_agents.training.run_folder import RESULTS_FILE
+from llm_agents.training.past_runs import RESULTS_FILE
 from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)

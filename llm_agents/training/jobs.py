@@ -19,9 +19,8 @@ from llm_agents.errors import UserError
 from llm_agents.evaluation.results import only_finite, package_versions, write_object
 from llm_agents.training.building import instantiate
 from llm_agents.training.claiming import LOCK_FILE, claimed
+from llm_agents.training.past_runs import RECIPE_FILE, RESULTS_FILE
 from llm_agents.training.run_folder import (
-    RECIPE_FILE,
-    RESULTS_FILE,
     VERSIONS_FILE,
     RunFolder,
     new_folder,
@@ -81,8 +80,8 @@ def _open(name: str, folder: str | None, resume: str | None) -> RunFolder:
             raise UserError(
                 f"expected the folder of a run to resume, but {resume} holds no {RECIPE_FILE}"
             )
-        return RunFolder(Path(folder) if folder else Path(resume))
-    found = Path(folder) if folder else newest_run(name) if resume == "auto" else None
+        return RunFolder(Path(folder).expanduser() if folder else Path(resume))
+    found = Path(folder).expanduser() if folder else newest_run(name) if resume == "auto" else None
     if resume is None and found is not None and _is_begun(found):
         raise UserError(
             f"expected a new folder, but {found} holds a run: go on with it with `--resume auto`, "

@@ -13,9 +13,9 @@ from llm_agents.errors import UserError
 from llm_agents.evaluation import read_episode_results
 from llm_agents.training.bars import ANSWERS, EPISODES, draw_answers, draw_play, results_groups
 from llm_agents.training.comparing import are_games, compare_runs
+from llm_agents.training.past_runs import RECIPE_FILE, RESULTS_FILE
 from llm_agents.training.portraits import draw_curves, draw_probes, levels
 from llm_agents.training.probes import PROBES_FILE
-from llm_agents.training.run_folder import RECIPE_FILE, RESULTS_FILE
 from llm_agents.training.suites import compare_suites, hold_suites
 
 _NOT_COMPARED = ("seed_everything", "run", "evaluation", "reproduces", "publish")

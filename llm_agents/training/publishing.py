@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from llm_agents.entries import is_hub_id
 from llm_agents.errors import UserError
 from llm_agents.evaluation.replay_pictures import find_encoder
-from llm_agents.rewards.folder import is_hub_id
 from llm_agents.training.watching import WatchRequest, watch_named
 from llm_agents.zoo import PublishReport, publish
 from llm_agents.zoo.facts import REPLAYS

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llm_agents.entries import is_hub_id
 from llm_agents.errors import UserError
 from llm_agents.rewards import MessageReward
-from llm_agents.rewards.folder import is_hub_id
 from llm_agents.whole_files import sha256
 from llm_agents.zoo.hub import find_folder
 from llm_agents.zoo.integrity import HASHES_FILE

@@ -31,15 +31,13 @@ import torch
 from llm_agents import __version__
 from llm_agents.errors import UserError
 from llm_agents.training.checkpoints import newest_checkpoint
+from llm_agents.training.past_runs import FOLDER_VARIABLE, RECIPE_FILE, RESULTS_FILE, is_begun
 from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)
 
-RECIPE_FILE = "recipe.yaml"
 VERSIONS_FILE = "versions.json"
 SECONDS = "training_seconds"  # among the versions
-RESULTS_FILE = "results.json"
-FOLDER_VARIABLE = "LLM_AGENTS_RUN_FOLDER"  # from the first process of a run to those it starts
 PACKAGES = (
     "torch",
     "lightning",
@@ -86,7 +84,7 @@ class RunFolder:
     @property
     def is_begun(self) -> bool:
         """Return whether there is anything in it that another run would write over."""
-        return self.is_finished or any(self.checkpoints.glob("step-*.ckpt"))
+        return is_begun(self.path)
 
     def holds(self, recipe: str) -> bool:
         """Return whether it is the run of this resolved recipe."""
@@ -143,8 +141,8 @@ def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
         return RunFolder(Path(given), checkpoint)
     if resume is not None and resume != "auto":
         owner, checkpoint = _named_checkpoint(Path(resume))
-        return RunFolder(Path(folder) if folder else owner, checkpoint)
-    found = Path(folder) if folder else newest_run(name) if resume == "auto" else None
+        return RunFolder(Path(folder).expanduser() if folder else owner, checkpoint)
+    found = Path(folder).expanduser() if folder else newest_run(name) if resume == "auto" else None
     if found is not None and (found / RECIPE_FILE).is_file():
         if resume is None:
             if not RunFolder(found).is_begun:
@@ -198,20 +196,6 @@ def new_folder(name: str) -> Path:
             time.sleep(0.2)
             continue
         return path
-
-
-def recipe_name(path: Path) -> str:
-    """Return the name of a recipe's runs: its place below ``recipes/``, or its file's name.
-
-    Example:
-        >>> recipe_name(Path("recipes/paper/a_lol_hha.yaml"))
-        'paper/a_lol_hha'
-    """
-    parts = path.with_suffix("").parts
-    if "recipes" in parts[:-1]:
-        last = len(parts) - 1 - parts[::-1].index("recipes")
-        return "/".join(parts[last + 1 :])
-    return parts[-1]
 
 
 def versions() -> dict[str, object]:

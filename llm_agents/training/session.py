@@ -26,6 +26,7 @@ from llm_agents.training.clock import TrainingClock
 from llm_agents.training.counting import StepCounter, is_online
 from llm_agents.training.evaluating import evaluate_trained, save_trained
 from llm_agents.training.metrics import STEP, MetricsFile, Row, StepTensorBoard
+from llm_agents.training.past_runs import FOLDER_VARIABLE
 from llm_agents.training.playing import (
     TrainingWorlds,
     check_settings,
@@ -36,7 +37,7 @@ from llm_agents.training.playing import (
 from llm_agents.training.playing_nethack import NetHackHome, baselines_of
 from llm_agents.training.progress import RunProgress
 from llm_agents.training.publishing import check_publishing, publish_trained
-from llm_agents.training.run_folder import FOLDER_VARIABLE, RunFolder, open_run
+from llm_agents.training.run_folder import RunFolder, open_run
 from llm_agents.training.settings import EvaluationConfig, RunConfig
 from llm_agents.training.stopping import StopSignals
 

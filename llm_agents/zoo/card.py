@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from llm_agents.entries import is_hub_id
 from llm_agents.errors import UserError
-from llm_agents.rewards.folder import is_hub_id
 from llm_agents.zoo.card_numbers import model_index, results_section
 from llm_agents.zoo.card_text import (
     citations,

@@ -6,10 +6,10 @@ import logging
 import shutil
 from pathlib import Path
 
-from llm_agents.entries import CHECKPOINTS, ZOO, find_entry
+from llm_agents.entries import ZOO, find_entry, is_hub_id, is_of_here
 from llm_agents.errors import UserError
 from llm_agents.policies.bundled import ALIASES, bundled_alias
-from llm_agents.rewards.folder import WANTED, download, is_hub_id
+from llm_agents.rewards.folder import WANTED, download
 from llm_agents.zoo.integrity import check_digests, verify
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
@@ -53,17 +53,6 @@ def find_folder(name: str, *, revision: str | None = None) -> Path:
 
         return converted(folder)
     return folder
-
-
-def is_of_here(name: str) -> bool:
-    """Return whether a path can only mean a folder of this machine, though it looks like a Hub id.
-
-    Example:
-        >>> is_of_here("runs/poad"), is_of_here("owner/adapter")
-        (True, False)
-    """
-    first = name.partition("/")[0]
-    return first in ("runs", CHECKPOINTS, "evaluations", "recipes") or Path(first).is_dir()
 
 
 def _from_zoo(name: str, revision: str | None) -> Path:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_agents.entries import MESSAGE_REWARD_FILE
+from llm_agents.entries import MESSAGE_REWARD_FILE, is_hub_id
 from llm_agents.errors import UserError
 from llm_agents.evaluation.results import RESULTS_FILE
-from llm_agents.rewards.folder import is_hub_id
 from llm_agents.zoo.card import build_card, check_card, merge_cards
 from llm_agents.zoo.facts import gather_facts
 from llm_agents.zoo.integrity import HASHES_FILE, write_hashes

@@ -6,7 +6,7 @@ import pytest
 
 from llm_agents.config.check import check_recipe
 from llm_agents.config.loading import load_recipe
-from llm_agents.config.merge import override
+from llm_agents.config.options import override
 from llm_agents.config.reading import Document, RecipeError, read_text
 
 RECIPE = """\
@@ -57,7 +57,6 @@ def test_a_sound_recipe_passes() -> None:
         ("model.algorithm", "r_lo", "got 'r_lo'; did you mean r_lol?"),
         ("model.beta_1", "1", "expected a key of ALoL, got `beta_1`; known: policy, reward"),
         ("model.warmup_steps", "1", "did you mean optimizer.warmup_steps?"),
-        ("model.policy.base", "3", "expected a text, got 3; write it in quotes"),
         ("model.policy.lora.r", "four", "expected a whole number, got 'four'"),
         ("model.policy.lora.rank", "4", "expected a key of LoraConfig, got `rank`"),
         ("model.policy.dtype", "float33", "did you mean float32?"),
@@ -87,7 +86,11 @@ def test_a_sound_recipe_passes() -> None:
         ),
         ("trainer.max_steps", "true", "expected a whole number, got true"),
         ("trainer.precision", "31", "got 31"),
-        ("data.train", "3", "expected a text, a list of (a text) or a list of (a mapping), got 3"),
+        (
+            "data.train",
+            "[3]",
+            "expected a text, a list of (a text) or a list of (a mapping), got [3]",
+        ),
         ("evaluation.bootstrap.sample", "3", "did you mean samples?"),
         ("run.stages", "[fit, eval]", "expected fit or evaluate, got 'eval'"),
         ("modl", "3", "expected a section of a recipe, got `modl`; did you mean model?"),
@@ -157,7 +160,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_text() -> None:
         .replace("base:", "bas:")
         .replace("lr: 1e-4", "lr: x")
     )
-    document = override(read_text(text + "trainer: {}\n", "r.yaml"), "data.train", "3")
+    document = override(read_text(text + "trainer: {}\n", "r.yaml"), "data.batch_size", "x")
     found = faults(document)
     assert [message.partition(": expected")[0] for message in found] == [
         "r.yaml: line 7: model.policy.bas",
@@ -165,7 +168,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_text() -> None:
         "r.yaml: line 11: model.optimizer.lr",
         "r.yaml: line 15: trainer.max_step",
         "r.yaml: line 19: trainer",
-        "--data.train",
+        "--data.batch_size",
     ]
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from llm_agents.config.describe import describe, recipe_lines
+from llm_agents.config.loading import load_recipe
 from llm_agents.config.reading import read_text
+from llm_agents.errors import UserError
 
 RECIPE = """\
 model:
@@ -36,3 +40,26 @@ def test_the_text_fits_the_terminal() -> None:
     text = describe(read_text(RECIPE, "r"), 80)
     assert "--model.policy.base 'tiny-random-llama'" in text
     assert max(len(line) for line in text.splitlines() if not line.lstrip().startswith("--")) <= 120
+
+
+def test_help_begins_with_an_overview_and_a_section_is_shown_alone() -> None:
+    document = load_recipe("a_lol_hha")
+    whole = describe(document, 100)
+    lines = whole.splitlines()
+    assert lines[0].startswith("sections (`--help SECTION` shows one")
+    names = [line.split()[0] for line in lines[1 : lines.index("")]]
+    assert names[:4] == ["seed_everything", "model", "data", "trainer"]
+    data = describe(document, 100, "data")
+    assert data in whole
+    assert all(line.startswith("  --data.") for line in data.splitlines() if "  --" in line[:4])
+    assert "--data.max_prompt_tokens" in data
+    policy = describe(document, 100, "--model.policy.lora")
+    assert "--model.policy.lora.r" in policy
+    assert "--model.policy.base" not in policy
+    with pytest.raises(UserError, match=r"got `model\.polcy`: did you mean model\.policy\?"):
+        describe(document, 100, "model.polcy")
+
+
+def test_help_says_what_code_of_a_model_may_do() -> None:
+    said = " ".join(describe(load_recipe("a_lol_hha"), 100, "model.policy").split())
+    assert "Run code that came with a model, which can do all you can; none else." in said

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from llm_agents.config.merge import lay_over, override
+from llm_agents.config.merge import lay_over
+from llm_agents.config.options import override
 from llm_agents.config.reading import Document, read_text
 
 BASE = """\

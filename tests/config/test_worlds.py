@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llm_agents.config.check import check_recipe
-from llm_agents.config.merge import override
+from llm_agents.config.options import override
 from llm_agents.config.reading import Document, RecipeError, read_text
 from llm_agents.config.worlds import world_faults
 

@@ -14,7 +14,6 @@ from llm_agents.training.run_folder import (
     RunFolder,
     commit,
     open_run,
-    recipe_name,
     versions,
 )
 
@@ -93,18 +92,6 @@ def test_processes_started_from_outside_must_agree_on_a_folder(
     with pytest.raises(UserError, match=r"expected `run\.folder` where several processes"):
         open_run("hha", None, None)
     assert open_run("hha", "out", None).path == Path("out")
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("recipes/a_lol_hha.yaml", "a_lol_hha"),
-        ("/x/recipes/paper/a_lol_hha.yaml", "paper/a_lol_hha"),
-        ("mine/test.yaml", "test"),
-    ],
-)
-def test_a_recipe_gives_its_runs_a_name(path: str, name: str) -> None:
-    assert recipe_name(Path(path)) == name
 
 
 def test_recipe_and_versions_are_kept(caplog: pytest.LogCaptureFixture) -> None:
