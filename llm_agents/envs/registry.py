@@ -17,6 +17,7 @@ from llm_agents.envs.babyai import WORLDS as BABYAI
 from llm_agents.envs.babyai import BabyAIText
 from llm_agents.envs.base import TextEnv
 from llm_agents.envs.case_study import CaseStudy
+from llm_agents.envs.errands import Errands
 from llm_agents.envs.nethack_text import NetHackText
 from llm_agents.envs.overcooked import Overcooked
 from llm_agents.envs.overcooked_kitchen import DISHES
@@ -44,6 +45,7 @@ _WORLDS: dict[str, _World] = {
         if variant != "pancake"
     },
     "case-study": _World(CaseStudy),
+    "errands": _World(Errands),
     **{name: _World(BabyAIText, fixed, has_engine=True) for name, fixed in BABYAI.items()},
     "nethack-text": _World(NetHackText, has_engine=True),
     **{name: _World(toy) for name, toy in TOYS.items()},

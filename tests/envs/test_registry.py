@@ -25,6 +25,7 @@ NAMES = (
     "virtualhome-washing-plate",
     "virtualhome-laundry",
     "case-study",
+    "errands",
     "toy-lamp",
     "toy-corridor",
     "toy-chest",
