@@ -70,9 +70,11 @@ def kind_of(folder: Path) -> Kind:
     return "policy"
 
 
-def is_whole_model(folder: Path) -> bool:
-    """Return whether a folder holds a whole model rather than an adapter."""
-    return (folder / "config.json").is_file() and not is_entry(folder)
+def is_whole_model(place: Path) -> bool:
+    """Return whether a folder holds a whole model rather than an adapter, or a file is one."""
+    if place.suffix == ".gguf" and place.is_file():
+        return True
+    return (place / "config.json").is_file() and not is_entry(place)
 
 
 def is_hub_id(name: str) -> bool:

@@ -6,7 +6,7 @@ import logging
 import shutil
 from pathlib import Path
 
-from llm_agents.entries import ZOO, find_entry, is_hub_id, is_of_here
+from llm_agents.entries import ZOO, find_entry, is_hub_id, is_of_here, is_whole_model
 from llm_agents.errors import UserError
 from llm_agents.policies.bundled import ALIASES, bundled_alias
 from llm_agents.rewards.folder import WANTED, download
@@ -68,10 +68,12 @@ def _from_zoo(name: str, revision: str | None) -> Path:
 def _from_hub(repo_id: str, revision: str | None) -> Path:
     """Return a repository's snapshot, with pickled weights too where there are no others."""
     folder = download(repo_id, revision)
+    if is_whole_model(folder):
+        return folder
     if not is_entry(folder):
         raise UserError(
-            f"the repository `{repo_id}` holds no adapter (no `{ADAPTER_CONFIG}`): a whole model "
-            "is given as the base of a recipe"
+            f"the repository `{repo_id}` holds neither an adapter (`{ADAPTER_CONFIG}`) nor a whole "
+            "model (`config.json`)"
         )
     has_weights = (folder / ADAPTER_WEIGHTS).is_file() or (folder / POINTER_FILE).is_file()
     if not has_weights and (folder / ADAPTER_CONFIG).is_file():
@@ -148,6 +150,11 @@ def pull(name: str, folder: str | Path | None = None, *, revision: str | None = 
         if repo_id is None:
             raise UserError(f"`{name}` is not on the Hub: expected `owner/name`")
     source = find_folder(str(repo_id), revision=revision)
+    if is_whole_model(source):
+        raise UserError(
+            f"`{repo_id}` is a whole model, which needs no copy: give its Hub id as the base of a "
+            "recipe, or wherever a policy is asked for"
+        )
     snapshot = _whole_snapshot(str(repo_id), revision)
     target = Path(folder) if folder else Path("checkpoints") / str(repo_id).split("/")[1]
     unfinished = target.with_name(f".{target.name}.unfinished")

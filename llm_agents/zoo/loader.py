@@ -36,9 +36,9 @@ def load_pretrained(
 
     Args:
         name: Zoo name (``lightning zoo list``), folder, Hub id, or the alias of a base model.
-            Adapters written by plain PEFT will do.
+            Adapters written by plain PEFT will do, and so will whole models.
         base: Base model to use in place of the recorded one: the same weights elsewhere.
-        revision: Revision of the adapter on the Hub.
+        revision: Revision on the Hub.
         trainable: Leave the adapter trainable; a policy or its agent only.
         quantization: Load the base in 4 or 8 bits.
         dtype: Type of the base's weights.
@@ -57,6 +57,8 @@ def load_pretrained(
     if name in ALIASES or is_whole_model(Path(name)):
         return _policy(None, replace(options, base=base or name))
     folder = find_folder(name, revision=revision)
+    if is_whole_model(folder):
+        return _policy(None, replace(options, base=base or name, revision=revision))
     kind = kind_of(folder)
     if kind == "policy":
         return _policy(folder, options)
@@ -94,6 +96,8 @@ def load_policy(
     if name in ALIASES or is_whole_model(Path(name)):
         return _policy(None, replace(options, base=base or name))
     folder = find_folder(name, revision=revision)
+    if is_whole_model(folder):
+        return _policy(None, replace(options, base=base or name, revision=revision))
     if kind_of(folder) == "reward":
         raise UserError(f"expected a policy, but `{name}` is a reward model, which judges text")
     if is_nethack_agent(folder) or (is_agent(folder) and not has_base(folder)):
@@ -103,13 +107,14 @@ def load_policy(
 
 @dataclass(frozen=True)
 class _Options:
-    """How something is loaded; see `load_pretrained`."""
+    """How something is loaded; see `load_pretrained`; `revision` is that of a whole model."""
 
     base: str | None
     trainable: bool
     quantization: Literal["nf4", "int8"] | None
     dtype: Literal["float32", "bfloat16", "float16"]
     device: str | None
+    revision: str | None = None
 
     @property
     def target(self) -> str:
@@ -136,9 +141,11 @@ def _policy(folder: Path | None, options: _Options) -> LanguagePolicy:
     base = options.base
     if folder is not None and not (folder / ADAPTER_CONFIG).is_file():
         base, folder = str(_whole_model(folder)), None
-    chosen, base_revision = (base, None) if base or folder is None else recorded_base(folder)
+    chosen, base_revision = str(base), options.revision
+    if not base and folder is not None:
+        chosen, base_revision = recorded_base(folder)
     policy = LanguagePolicy.from_pretrained(
-        str(chosen),
+        chosen,
         adapter=str(folder) if folder is not None else None,
         revision=base_revision,
         quantization=options.quantization,

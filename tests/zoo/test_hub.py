@@ -169,6 +169,40 @@ def test_a_hub_that_cannot_be_reached_is_named(hub: Any, monkeypatch: pytest.Mon
         load_pretrained("someone/thing")
 
 
+def test_a_whole_model_of_the_hub_is_loaded_and_plays(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_batch: Any
+) -> None:
+    from llm_agents.cli import main
+    from llm_agents.evaluation.episodes import read_episode_results
+    from llm_agents.policies.tiny import write_tiny
+
+    write_tiny("gpt2", tmp_path / "whole")
+    older = hub.add("someone/whole", files_of(tmp_path / "whole"))
+    write_tiny("llama", tmp_path / "other")
+    hub.add("someone/whole", files_of(tmp_path / "other"))
+    here = load_pretrained("tiny-random-llama", device="cpu")
+    there = load_pretrained("someone/whole", device="cpu")
+    assert isinstance(there, LanguagePolicy)
+    assert (there.base, there.hub_id) == ("someone/whole", "someone/whole")
+    batch = make_batch(here, PAIRS)
+    torch.testing.assert_close(there.log_probs(batch), here.log_probs(batch), rtol=0, atol=0)
+    assert load_pretrained("someone/whole", revision=older).config.revision == older  # type: ignore[union-attr]
+    monkeypatch.chdir(tmp_path)
+    for name, out in (("someone/whole", "a"), ("tiny-random-llama", "b")):
+        words = ["evaluate", "--policy", name, "--env", "toy-chest", "--episodes", "2"]
+        assert main([*words, "--out", out]) == 0
+    assert read_episode_results("a").episodes == read_episode_results("b").episodes
+    with pytest.raises(UserError, match="is a whole model, which needs no copy"):
+        pull("someone/whole")
+
+
+@pytest.mark.parametrize("files", [{"README.md": b"nothing"}, {"model.safetensors": b"x"}])
+def test_a_repository_of_neither_kind_is_named(hub: Any, files: dict[str, bytes]) -> None:
+    hub.add("someone/empty", files)
+    with pytest.raises(UserError, match="holds neither an adapter"):
+        load_pretrained("someone/empty")
+
+
 def test_publish_load_and_pull_through_the_hub(
     adapter_folder: Path, hub: Any, tmp_path: Path, make_batch: Any
 ) -> None:
