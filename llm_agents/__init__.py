@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from llm_agents.policies import LanguagePolicy, LoraConfig
     from llm_agents.rewards import CallableReward, MessageReward, PolicyReward
     from llm_agents.rollouts import SymbolicRollouts, TextRollouts
+    from llm_agents.training.agents import load_player
     from llm_agents.training.pretrained import evaluate, play_pretrained
     from llm_agents.training.progress import RunProgress
     from llm_agents.types import GenerationConfig, Turn
@@ -68,6 +69,7 @@ __all__ = [
     "TextRollouts",
     "Turn",
     "evaluate",
+    "load_player",
     "load_pretrained",
     "play_pretrained",
 ]
@@ -102,6 +104,7 @@ _HOMES = {
     "TextRollouts": "llm_agents.rollouts",
     "Turn": "llm_agents.types",
     "evaluate": "llm_agents.training.pretrained",
+    "load_player": "llm_agents.training.agents",
     "load_pretrained": "llm_agents.zoo",
     "play_pretrained": "llm_agents.training.pretrained",
 }

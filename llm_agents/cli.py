@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,13 @@ from typing import TYPE_CHECKING
 
 from llm_agents import __version__
 from llm_agents.command_line import (
+    PLAYER_OPTIONS,
     Parser,
     evaluate_parser,
+    player_name,
+    player_options,
     publish_parser,
+    refuse_options,
     run_parser,
     split_options,
     watch_parser,
@@ -29,6 +33,7 @@ from llm_agents.command_line import (
 )
 from llm_agents.errors import UserError
 from llm_agents.messages import show_messages
+from llm_agents.served_models import is_served
 
 if TYPE_CHECKING:
     from llm_agents.config.reading import Document, Value
@@ -40,7 +45,8 @@ OVERVIEW = """\
 usage: lightning VERB …
 
   run RECIPE           train, evaluate, or whatever the recipe says
-  evaluate NAME        test prompts or worlds → results.json and a table with intervals
+  evaluate NAME        test prompts or worlds → results.json and a table with intervals;
+                       --policy SPEC: any language model, also behind a server, plays
   watch NAME           episodes in the terminal; --html, --gif, --mp4, --cast write a replay
   plot RUN…            curves of runs and bars of what they reached, seeds together
   aggregate RUN…       finished runs over seeds, algorithms and tasks as one table
@@ -202,6 +208,7 @@ def evaluate(words: list[str]) -> int:
         parser.error("--judge needs --judge-model and --against")
     if given.test and not given.suite:
         parser.error("--test names a test of a suite: add --suite")
+    given.name = player_name(given, parser)
     sys.path.append(str(Path.cwd()))
     recipe = _recipe_of(given.name, given.recipe)
     if _plays(given, recipe, parser):
@@ -240,34 +247,36 @@ def _plays(given: argparse.Namespace, recipe: dict[str, Value], parser: Parser) 
         "--data": given.data,
         "--reward": given.reward,
         "--num-prompts": given.num_prompts,
-        "--max-new-tokens": given.max_new_tokens,
         "--against": given.against,
         "--judge": given.judge,
     }
+    if is_served(given.name):
+        if given.suite:
+            parser.error(f"--suite tests what was trained: leave it out for `{given.name}`")
+        return refuse_options(given.name, of_prompts, "plays worlds", parser)
     if given.name in SCRIPTED:
-        return _refuse(given.name, of_prompts, "plays worlds", parser)
+        return refuse_options(given.name, of_prompts, "plays worlds", parser)
     if nethack_folder(given.name) is not None:  # its messages may be judged by a reward
         of_worlds = {"--behaviour": given.behaviour, "--suite": given.suite}
         of_prompts = {**of_prompts, "--reward": None}
-        return _refuse(given.name, {**of_worlds, **of_prompts}, "plays NetHack", parser)
-    plays = bool(given.env or given.suite) or agent_folder(given.name) is not None
+        return refuse_options(given.name, {**of_worlds, **of_prompts}, "plays NetHack", parser)
+    is_meant = bool(given.env or given.suite or given.policy)
+    plays = is_meant or agent_folder(given.name) is not None
     kind = "plays worlds" if plays else "answers prompts, unless --env names a world"
-    _refuse(given.name, of_prompts if plays else of_worlds, kind, parser)
+    of_worlds |= {
+        f"--{name.replace('_', '-')}": True
+        for name in player_options(given)
+        if name != "max_new_tokens"
+    }
+    refuse_options(given.name, of_prompts if plays else of_worlds, kind, parser)
     return plays
-
-
-def _refuse(name: str, options: Mapping[str, object], kind: str, parser: Parser) -> bool:
-    """Refuse options that mean nothing for what is evaluated; return True."""
-    wrong = [option for option, value in options.items() if value]
-    if wrong:
-        parser.error(f"`{name}` {kind}: leave {wrong[0]} out")
-    return True
 
 
 def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
     """Let an agent play worlds."""
     from llm_agents.training.agents import AgentRequest, evaluate_agent_named
     from llm_agents.training.named import default_folder
+    from llm_agents.training.outside_agents import PlayerOptions
 
     request = AgentRequest(
         name=given.name,
@@ -277,6 +286,7 @@ def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
         behaviour=given.behaviour,
         out=Path(given.out) if given.out else default_folder(given.name),
         reward=given.reward,
+        options=PlayerOptions(**player_options(given)),
     )
     if given.suite:
         from llm_agents.training.suites import SuiteRequest, evaluate_suite_named
@@ -296,7 +306,7 @@ def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
 
     if recipe is not None:
         return load_recipe(recipe).values
-    if name in UNTRAINED:
+    if name in UNTRAINED or is_served(name):
         return {}
     from llm_agents.zoo import recipe_of
 
@@ -306,13 +316,24 @@ def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
 
 def watch(words: list[str]) -> int:
     """Play episodes and show them."""
-    given = watch_parser().parse_args(words)
+    parser = watch_parser()
+    given = parser.parse_args(words)
+    given.name = player_name(given, parser)
     sys.path.append(str(Path.cwd()))
     recipe = _recipe_of(given.name, None)
+    from llm_agents.training.outside_agents import PlayerOptions
     from llm_agents.training.watching import WatchRequest, watch_named
 
-    options = {name: value for name, value in vars(given).items() if name != "no_screen"}
-    watch_named(WatchRequest(**options, recipe=recipe, screen=not given.no_screen))
+    others = ("no_screen", "policy", *PLAYER_OPTIONS)
+    options = {name: value for name, value in vars(given).items() if name not in others}
+    watch_named(
+        WatchRequest(
+            **options,
+            recipe=recipe,
+            screen=not given.no_screen,
+            options=PlayerOptions(**player_options(given)),
+        )
+    )
     return 0
 
 

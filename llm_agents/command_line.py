@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from llm_agents.errors import UserError
+from llm_agents.served_models import ServedModel, is_served
 
 SECTIONS = (
     "seed_everything",
@@ -110,8 +111,12 @@ def evaluate_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "name", metavar="NAME", help="zoo name, folder, Hub id, a base model; random; bot"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="zoo name, folder, Hub id, a base model; random; bot",
     )
+    _add_player(parser)
     parser.add_argument(
         "--recipe", help="recipe of data, reward and generation; by default the adapter's own"
     )
@@ -135,7 +140,6 @@ def evaluate_parser() -> Parser:
         help="what a POAD agent draws its actions from",
     )
     parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer")
     parser.add_argument(
         "--against", metavar="NAME", help="another policy, compared prompt by prompt"
     )
@@ -147,6 +151,99 @@ def evaluate_parser() -> Parser:
     return parser
 
 
+PLAYER_OPTIONS = (
+    "mode",
+    "normalization",
+    "template",
+    "order",
+    "temperature",
+    "max_new_tokens",
+    "key_variable",
+    "parallel",
+    "timeout",
+)
+
+
+def _add_player(parser: Parser) -> None:
+    """Add who plays worlds without having been trained there, and how: see `PlayerOptions`."""
+    parser.add_argument(
+        "--policy",
+        metavar="SPEC",
+        help="who plays, in place of NAME: also any language model's Hub id, folder or GGUF file, "
+        "and a model behind a server, openai:MODEL@URL",
+    )
+    group = parser.add_argument_group("a model that was not trained in a world")
+    group.add_argument(
+        "--mode",
+        choices=("auto", "score", "choose", "write"),
+        help="how it plays: by log-probs of the actions, by a number, by their words (auto: by "
+        "log-probs where they can be had, else by a number)",
+    )
+    group.add_argument(
+        "--normalization",
+        choices=("sum", "token", "word"),
+        help="what an action's log-prob is divided by (word)",
+    )
+    group.add_argument(
+        "--template", choices=("plain", "chat"), help="how a scored prompt is written (plain)"
+    )
+    group.add_argument(
+        "--order",
+        choices=("shuffled", "listed", "both"),
+        help="order of the actions in a question (shuffled)",
+    )
+    group.add_argument(
+        "--temperature", type=_temperature, metavar="T|server", help="of replies (0)"
+    )
+    group.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer or reply")
+    group.add_argument(
+        "--key-variable",
+        metavar="NAME",
+        help="environment variable that holds the server's key (OPENAI_API_KEY)",
+    )
+    group.add_argument("--parallel", type=int, metavar="N", help="requests at a time (8)")
+    group.add_argument(
+        "--timeout", type=float, metavar="S", help="seconds until a request has failed (120)"
+    )
+
+
+def _temperature(text: str) -> float | str:
+    """Return a temperature, or that the server has its own."""
+    return text if text == "server" else float(text)
+
+
+def player_name(given: argparse.Namespace, parser: Parser) -> str:
+    """Return who was named, by NAME or by --policy.
+
+    Raises:
+        UserError: Nobody was, or two were, or the name of a served model can't be read.
+    """
+    if (given.name is None) == (given.policy is None):
+        parser.error(
+            "expected a NAME, or --policy SPEC"
+            if given.name is None
+            else f"expected one player, got `{given.name}` and --policy {given.policy}"
+        )
+    name = str(given.policy if given.name is None else given.name)
+    if is_served(name):
+        ServedModel.read(name)
+    return name
+
+
+def player_options(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `PlayerOptions` that were given."""
+    options = {name: getattr(given, name) for name in PLAYER_OPTIONS}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse_options(name: str, options: Mapping[str, object], kind: str, parser: Parser) -> bool:
+    """Refuse options that mean nothing for what is evaluated; return True."""
+    wrong = [option for option, value in options.items() if value]
+    if wrong:
+        parser.error(f"`{name}` {kind}: leave {wrong[0]} out")
+    return True
+
+
 def watch_parser() -> Parser:
     """Return the parser of ``lightning watch``."""
     parser = Parser(
@@ -155,8 +252,12 @@ def watch_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "name", metavar="NAME", help="zoo name, folder or Hub id of an agent; random; explorer"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="zoo name, folder or Hub id of an agent; random; explorer",
     )
+    _add_player(parser)
     parser.add_argument("--env", metavar="WORLD", help="what is played; the agent's own by default")
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--max-steps", type=int, metavar="N", help="leave an episode after so many")

@@ -29,6 +29,7 @@ def job_progress(
     is_shown: bool = True,
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
+    note: Callable[[], str] | None = None,
 ) -> Iterator[Advance]:
     """Show how much of a job is done.
 
@@ -38,9 +39,10 @@ def job_progress(
         is_shown: Show nothing if False.
         console: Where to; standard error by default.
         clock: Tells seconds.
+        note: Tells more, in a few words that change while nothing is done yet.
 
     Yields:
-        A function that is called with how many more are done.
+        A function that is called with how many more are done; 0 shows that the job goes on.
 
     Example:
         >>> with job_progress("rows scored", 3, is_shown=False) as advance:
@@ -54,12 +56,23 @@ def job_progress(
         times = (TimeElapsedColumn(), TimeRemainingColumn())
         with Progress(*columns, *times, console=shown, transient=True) as bar:
             task = bar.add_task(label, total=total)
-            yield lambda count: bar.advance(task, count)
+
+            def advance(count: int) -> None:
+                told = label if note is None else f"{label} · {note()}"
+                bar.update(task, advance=count, description=told)
+
+            yield advance
     else:
-        yield _lines(label, total, shown, clock)
+        yield _lines(label, total, shown, clock, note)
 
 
-def _lines(label: str, total: int, console: Console, clock: Callable[[], float]) -> Advance:
+def _lines(
+    label: str,
+    total: int,
+    console: Console,
+    clock: Callable[[], float],
+    note: Callable[[], str] | None,
+) -> Advance:
     """Return what writes a line whenever some time has passed, with an estimate of what is left."""
     begin = last = clock()
     done = 0
@@ -71,7 +84,11 @@ def _lines(label: str, total: int, console: Console, clock: Callable[[], float])
         if now - last < SECONDS_BETWEEN_LINES or done >= total:
             return
         last = now
-        minutes = (now - begin) / done * (total - done) / 60
-        console.print(f"{label}: {done:,} of {total:,} · {minutes:.1f} min left", soft_wrap=True)
+        parts = [f"{label}: {done:,} of {total:,}"]
+        if done:
+            parts.append(f"{(now - begin) / done * (total - done) / 60:.1f} min left")
+        if note is not None:
+            parts.append(note())
+        console.print(" · ".join(parts), soft_wrap=True)
 
     return advance

@@ -21,6 +21,7 @@ LEVELS = {
     "functional": 0,
     "job_progress": 0,
     "messages": 0,
+    "served_models": 0,
     "whole_files": 0,
     "sandbox": 1,
     "policies": 1,

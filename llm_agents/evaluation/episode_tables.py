@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from llm_agents.evaluation.episodes import EpisodeResults, WorldResult
 from llm_agents.evaluation.intervals import Interval, format_interval
@@ -21,7 +25,28 @@ def episodes_table(results: EpisodeResults) -> Group:
     confidence = f"{100 * results.bootstrap.confidence:g}%"
     tables[-1].caption = f"{results.name}: mean [{confidence} interval over n episodes]"
     tables[-1].caption_justify = "left"
-    return Group(*tables)
+    player = results.details.get("player")
+    told = [] if player is None else [Text(player_line(results.details), style="dim")]
+    return Group(*tables, *told)
+
+
+def player_line(details: Mapping[str, Any]) -> str:
+    """Return in a line how a player from outside was asked, and what became of it."""
+    player = details["player"]
+    parts = [f"{details['policy']} plays by `--mode {details['mode']}`"]
+    if "temperature" in details:
+        temperature = str(details["temperature"]).removesuffix(".0")
+        parts.append(f"{details['order']} lists, temperature {temperature}")
+    parts.append(f"{player['requests']:,} requests for {player['decisions']:,} decisions")
+    if "invalid_share" in player:
+        share = 100 * player["invalid_share"]
+        parts.append(f"{share:.1f}% drawn at random for want of a readable reply")
+    for key, what in (("disagreed", "lists disagreed"), ("cut_replies", "replies cut")):
+        if player.get(key):
+            parts.append(f"{player[key]:,} {what}")
+    tokens = (player.get("prompt_tokens", 0), player.get("new_tokens", 0))
+    parts.append(f"{tokens[0]:,} tokens read, {tokens[1]:,} written")
+    return " · ".join(parts)
 
 
 def _world_table(entries: list[WorldResult], *, best: str) -> Table:

@@ -136,7 +136,7 @@ def _check_actions(actions: Sequence[str]) -> None:
         raise ValueError(f"expected distinct actions, got {repeated} more than once")
 
 
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+def common_length(first: Sequence[object], second: Sequence[object]) -> int:
     """Return how many tokens two sequences have in common at their beginning."""
     low, high = 0, min(len(first), len(second))
     while low < high:  # whole slices are compared much faster than tokens one by one

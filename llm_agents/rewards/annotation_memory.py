@@ -42,7 +42,7 @@ class AnswerMemory:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock(path):
-            _cut_unfinished(path)
+            cut_unfinished_line(path)
             text = path.read_text(encoding="utf8") if path.is_file() else ""
         for number, line in enumerate(text.splitlines(), start=1):
             try:
@@ -72,7 +72,7 @@ class AnswerMemory:
             for asked, answer in answers.items()
         )
         with self._lock(self._path):
-            _cut_unfinished(self._path)
+            cut_unfinished_line(self._path)
             with self._path.open("a", encoding="utf8") as file:
                 file.write(lines)
                 file.flush()
@@ -83,7 +83,7 @@ class AnswerMemory:
         return FileLock(path.with_name(f".{path.name}.lock"))
 
 
-def _cut_unfinished(path: Path) -> None:
+def cut_unfinished_line(path: Path) -> None:
     """Cut a last line without an end off a file."""
     if not path.is_file() or path.stat().st_size == 0:
         return

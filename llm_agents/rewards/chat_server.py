@@ -49,7 +49,16 @@ class ServerRefusalError(UserError):
 
 
 class ServerFailureError(UserError):
-    """A server that can't be reached or fails, however often it is asked."""
+    """A server that can't be reached or fails, however often it is asked.
+
+    Args:
+        message: What happened, and the cure.
+        status: Of HTTP; None if no answer came.
+    """
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -64,12 +73,15 @@ class _TransientError(Exception):
 
     Args:
         reason: What happened.
+        status: Of HTTP; None if no answer came.
         retry_after: Seconds that the server asks to wait.
     """
 
-    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(reason)
-        self.retry_after = retry_after
+        self.status, self.retry_after = status, retry_after
 
 
 @dataclass(frozen=True)
@@ -203,7 +215,8 @@ class ChatServer:
         except _TransientError as error:
             raise ServerFailureError(
                 f"the server at {self.endpoint} failed {self.attempts} times ({error}): start it "
-                "or correct `endpoint`; the same command goes on where this one stopped"
+                "or correct its address; the same command goes on where this one stopped",
+                error.status,
             ) from error
         try:
             return read(json.loads(text))
@@ -233,7 +246,7 @@ class ChatServer:
             if error.code in _MAY_PASS or error.code >= 500:
                 waiting = error.headers.get("Retry-After", "")
                 seconds = float(waiting) if waiting.isdigit() else None
-                raise _TransientError(f"HTTP {error.code}", seconds) from error
+                raise _TransientError(f"HTTP {error.code}", error.code, seconds) from error
             raise self._refusal(error, body) from error
         except (OSError, http.client.HTTPException) as error:  # no, slow or broken connection
             raise _TransientError(str(error) or type(error).__name__) from error

@@ -47,7 +47,7 @@ def play(
         num_episodes: At least 1.
         generator: Source of the agent's draws.
         prompt: How observations become prompts; None is the builder's own default.
-        advance: Told of each episode that has ended.
+        advance: Told of each episode that has ended, and of 0 after each step.
 
     Returns:
         The episodes, world by world, those of a world in order.
@@ -63,6 +63,8 @@ def play(
         active = sorted(shown)
         with torch.no_grad():
             decisions = agent.act([shown[e] for e in active], generator)
+        if advance is not None:
+            advance(0)
         for e, index in zip(active, decisions.index.tolist(), strict=True):
             shown[e], step = prompted[e].step(index)
             if step.episode is None:

@@ -24,6 +24,7 @@ from llm_agents.evaluation import (
 from llm_agents.judge import JudgeConfig, judge, make_pairs, tally
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import CallableReward, MessageReward, PolicyReward
+from llm_agents.served_models import ServedModel, is_served
 from llm_agents.training.building import instantiate
 from llm_agents.training.evaluating import keep_results, policy_results, reward_results
 from llm_agents.training.relocating import relocated
@@ -164,6 +165,8 @@ def _compare(first: Results, second: Results, judged: JudgeConfig | None, out: P
 
 def default_folder(name: str) -> Path:
     """Return where the results of `name` go: its own folder if there is one here."""
+    if is_served(name):
+        return Path("evaluations") / ServedModel.read(name).folder_name
     folder = Path(name).expanduser()
     return folder if folder.is_dir() else Path("evaluations") / name.replace("/", "--")
 

@@ -27,6 +27,7 @@ from llm_agents.evaluation import (
 )
 from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.episodes import RANDOM, TRAINED, ZERO_SHOT
+from llm_agents.evaluation.outside_players import OutsidePlayer
 from llm_agents.evaluation.results import package_versions
 from llm_agents.evaluation.unfinished import UnfinishedEpisodes
 from llm_agents.job_progress import job_progress
@@ -103,7 +104,8 @@ def play_fresh(
         return agent.play_worlds(worlds, num_episodes)
     if isinstance(agent, SymbolicAgent):
         return play_symbolic(agent, worlds, num_episodes, generator)
-    with job_progress(f"{name}: episodes played", num_episodes) as advance:
+    note = agent.note if isinstance(agent, OutsidePlayer) else None
+    with job_progress(f"{name}: episodes played", num_episodes, note=note) as advance:
         return play(agent, worlds, num_episodes, generator, home.prompt, advance=advance)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,20 +13,24 @@ from rich.console import Console
 
 from llm_agents.envs.nethack import NetHackGame
 from llm_agents.envs.nethack_tasks import TASKS, NetHackRules
+from llm_agents.envs.registry import check_world
 from llm_agents.errors import UserError
 from llm_agents.evaluation import RandomAgent
+from llm_agents.evaluation.baselines import WorldPlayer
 from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame, Writers
 from llm_agents.evaluation.replay_nethack import Order
 from llm_agents.evaluation.replay_page import PageWriter
 from llm_agents.evaluation.replay_pictures import GifWriter, Mp4Writer
 from llm_agents.evaluation.replay_records import RecordWriter, facts_line, message_table
 from llm_agents.evaluation.replay_terminal import CastWriter, TerminalWriter
-from llm_agents.methods import SymbolicPPO
+from llm_agents.methods import LoadedAgent, SymbolicPPO
 from llm_agents.policies.nethack_files import load_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.rollouts.seeds import Purpose, derived_seed
-from llm_agents.training.agents import agent_by_name, home_of
+from llm_agents.served_models import is_served
+from llm_agents.training.agents import SCRIPTED, AgentRequest, home_of, named_player
 from llm_agents.training.nethack_agents import nethack_folder, nethack_home
+from llm_agents.training.outside_agents import ALL_OPTIONS, PlayerOptions
 from llm_agents.training.playing_nethack import NetHackHome
 from llm_agents.training.relocating import reward_called
 from llm_agents.training.watching_nethack import (
@@ -70,6 +74,7 @@ class WatchRequest:
         json: Numbers to write.
         screen: Draw in the terminal, if there is one.
         title: Of recordings; None names the agent and its world.
+        options: How a model plays that was not trained in a world.
     """
 
     name: str
@@ -89,6 +94,7 @@ class WatchRequest:
     json: Path | None = None
     screen: bool = True
     title: str | None = None
+    options: PlayerOptions = field(default_factory=PlayerOptions)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -167,6 +173,7 @@ def _writers(request: WatchRequest, title: str) -> Writers:
 def episodes_of(request: WatchRequest) -> tuple[str, Iterable[Frame | EpisodeRecord]]:
     """Return a title and the episodes, which are played as they are asked for."""
     if request.name in (RANDOM, EXPLORER):
+        request.options.refuse(ALL_OPTIONS, f"`{request.name}` has one way to play")
         task = request.env or _TASK
         if task in TASKS:
             player: GamePlayer = (
@@ -180,25 +187,47 @@ def episodes_of(request: WatchRequest) -> tuple[str, Iterable[Frame | EpisodeRec
                 f"expected a task of NetHack for the explorer, got `{task}`; known: "
                 f"{', '.join(TASKS)}"
             )
+        title: str = request.name
         agent: Agent = RandomAgent()
         home = home_of({})
         name = task
-    elif (folder := nethack_folder(request.name)) is not None:
+    elif (folder := _nethack_folder(request.name)) is not None:
         return _trained_game(request, folder)
     else:
-        found = agent_by_name(request.name, behaviour=request.behaviour)
         home = home_of(request.recipe)
         if not (request.env or home.names):
             raise UserError(
                 f"nothing says in which world `{request.name}` is to play: give `--env`"
             )
         name = request.env or home.names[0]
+        check_world(name, home.options if name in home.names else {})
+        title, found = _player(request)
         if isinstance(found, SymbolicPPO):
-            return f"{request.name} in {name}", symbolic_episodes(
+            return f"{title} in {name}", symbolic_episodes(
                 found, home, name, **_plan(request, name)
             )
         agent = found
-    return f"{request.name} in {name}", text_episodes(agent, home, name, **_plan(request, name))
+    return f"{title} in {name}", text_episodes(agent, home, name, **_plan(request, name))
+
+
+def _nethack_folder(name: str) -> Path | None:
+    """Return the folder of a NetHack agent; None for all others."""
+    return None if name in SCRIPTED or is_served(name) else nethack_folder(name)
+
+
+def _player(request: WatchRequest) -> tuple[str, LoadedAgent | Agent]:
+    """Return who plays a text world, with what it is called.
+
+    Raises:
+        UserError: There is none of that name, or it shows no decisions.
+    """
+    asked = AgentRequest(
+        request.name, request.recipe, (), None, request.behaviour, Path(), options=request.options
+    )
+    player = named_player(asked)
+    if isinstance(player.agent, WorldPlayer):
+        raise UserError(f"`{request.name}` can't be watched: it plays whole episodes at once")
+    return player.name, player.agent
 
 
 def _plan(request: WatchRequest, name: str) -> dict[str, Any]:
@@ -220,6 +249,7 @@ def _trained_game(
     request: WatchRequest, folder: Path
 ) -> tuple[str, Iterable[Frame | EpisodeRecord]]:
     """Return a title and the episodes of a trained NetHack agent."""
+    request.options.refuse(ALL_OPTIONS, f"`{request.name}` plays as it was trained")
     if request.behaviour is not None:
         raise UserError(f"`{request.name}` draws its keys from one policy: drop `--behaviour`")
     home = nethack_home(request.recipe, request.name)

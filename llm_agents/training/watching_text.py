@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from llm_agents.evaluation import RandomAgent
+from llm_agents.evaluation.outside_players import ScoringPlayer
 from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame
 from llm_agents.evaluation.replay_text import Moment, Token, text_frames
 from llm_agents.methods import DRRN, Cloning, OnlinePPO
@@ -89,6 +90,9 @@ def chances_of(agent: Agent, choices: Sequence[Choice]) -> list[tuple[float, ...
     """Return what an agent draws its actions from in each situation; None where nothing says it."""
     if isinstance(agent, RandomAgent):
         return [(1 / len(choice.actions),) * len(choice.actions) for choice in choices]
+    if isinstance(agent, ScoringPlayer):
+        found = agent.action_log_probs(choices).exp().tolist()
+        return [tuple(row[: len(c.actions)]) for row, c in zip(found, choices, strict=True)]
     if not isinstance(agent, OnlinePPO | Cloning | DRRN):
         return [None] * len(choices)
     rows: list[list[float]] = []
