@@ -114,7 +114,7 @@ def prepare(data: Path, work: Path) -> None:
     short, longer = [], []
     for name in FILES:
         path = data / "hh_test" / f"{name}.json.gz"
-        examples, _ = read_examples(str(path), role="train")
+        examples, _ = read_examples(str(path), role="train", roleless_paragraphs="drop")
         with gzip.open(path, "rt", encoding="utf8") as lines:
             rows = [json.loads(line) for line in lines]
         for row, example in zip(rows, examples, strict=True):

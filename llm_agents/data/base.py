@@ -23,7 +23,7 @@ class Example:
         prompt: Dialogue up to where the assistant is to speak.
         responses: Candidate answers in file order; empty for a prompt to be answered only.
         rewards: One stored score a response, as the file has it; None where it has none.
-        preferred: Index of the response that the data call good.
+        preferred: Index of the response that the data call good; −1 if they call none good.
         meta: Where the example comes from, as plain text.
     """
 
@@ -33,13 +33,18 @@ class Example:
     preferred: int
     meta: Mapping[str, str]
 
+    @property
+    def good_response(self) -> str | None:
+        """Return the response that the data call good, or None."""
+        return self.responses[self.preferred] if self.responses and self.preferred >= 0 else None
+
     def reordered(self, order: Sequence[int]) -> Example:
         """Return the example with its responses in `order`; the preferred one stays preferred."""
         return Example(
             prompt=self.prompt,
             responses=tuple(self.responses[i] for i in order),
             rewards=None if self.rewards is None else tuple(self.rewards[i] for i in order),
-            preferred=list(order).index(self.preferred),
+            preferred=list(order).index(self.preferred) if self.preferred >= 0 else -1,
             meta=self.meta,
         )
 
@@ -52,11 +57,15 @@ class DropReport:
         rows: Rows read.
         dropped: Reason → rows left out.
         changed: Reason → prompts or responses kept in another form, or worth knowing of.
+        layouts: Layout, with the keys that were read → rows read so.
+        unread: Key → rows with a value that nothing reads.
     """
 
     rows: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
+    layouts: Counter[str] = field(default_factory=Counter)
+    unread: Counter[str] = field(default_factory=Counter)
 
     @property
     def kept(self) -> int:
@@ -66,7 +75,11 @@ class DropReport:
     def __add__(self, other: DropReport) -> DropReport:
         """Return the counts of both."""
         return DropReport(
-            self.rows + other.rows, self.dropped + other.dropped, self.changed + other.changed
+            self.rows + other.rows,
+            self.dropped + other.dropped,
+            self.changed + other.changed,
+            self.layouts + other.layouts,
+            self.unread + other.unread,
         )
 
     def include(self, other: DropReport) -> None:
@@ -74,15 +87,21 @@ class DropReport:
         self.rows += other.rows
         self.dropped += other.dropped
         self.changed += other.changed
+        self.layouts += other.layouts
+        self.unread += other.unread
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """Return plain numbers for JSON."""
-        return {
+        found: dict[str, int | dict[str, int]] = {
             "rows": self.rows,
             "kept": self.kept,
             "dropped": dict(sorted((+self.dropped).items())),
             "changed": dict(sorted((+self.changed).items())),
         }
+        for name, counts in (("layouts", self.layouts), ("unread", self.unread)):
+            if counts:
+                found[name] = dict(sorted(counts.items()))
+        return found
 
     def __str__(self) -> str:
         """Say it in one line."""
@@ -91,6 +110,10 @@ class DropReport:
             f"{count} dropped ({reason})" for reason, count in sorted((+self.dropped).items())
         ]
         parts += [f"{count} {reason}" for reason, count in sorted((+self.changed).items())]
+        parts += [f"{count} read as {name}" for name, count in sorted((+self.layouts).items())]
+        if unread := sorted((+self.unread).items()):
+            named = ", ".join(f"`{name}` ({count} rows)" for name, count in unread)
+            parts.append(f"keys not read: {named}")
         return "; ".join(parts)
 
 

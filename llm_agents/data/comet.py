@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from llm_agents.data.dataset_rows import Role
 from llm_agents.data.encoding import Truncation
 from llm_agents.data.module import OfflineDataModule
 from llm_agents.data.raw_rows import RawRow, is_tsv, number_field, raw_rows, text_field, tsv_rows
-from llm_agents.data.reading import Role, Sources
+from llm_agents.data.reading import Sources
 from llm_agents.data.selection import PromptSplit, RowRules
 from llm_agents.data.templates import Template
 from llm_agents.errors import UserError

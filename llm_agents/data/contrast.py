@@ -68,7 +68,7 @@ class ContrastPreparation(Job):
         output = Path(self.output_folder).expanduser() if self.output_folder else folder
         output.mkdir(parents=True, exist_ok=True)
         examples, _ = read_examples(self.source, samples=self.samples)
-        examples = [example for example in examples if example.responses]
+        examples = [example for example in examples if example.good_response is not None]
         counts: dict[str, int] = defaultdict(int)
         for example in examples:
             counts[subject_of(example.prompt)] += 1

@@ -196,7 +196,7 @@ class ResponseTable:
         self.counts = counts
         self.preferred = torch.zeros(len(ids), dtype=torch.bool)
         wanted = torch.tensor([e.preferred for e in prompts.examples], dtype=torch.int64)
-        self.preferred[self.first + wanted] = True
+        self.preferred[(self.first + wanted)[wanted >= 0]] = True
         self.lengths = prompts.ids.lengths[self.prompt_of] + ids.lengths
 
     def __len__(self) -> int:

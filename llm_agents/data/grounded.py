@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from llm_agents.data.base import DropReport
+from llm_agents.data.dataset_rows import Role
 from llm_agents.data.raw_rows import RawRow, raw_rows, text_field
-from llm_agents.data.reading import Role
 from llm_agents.errors import UserError
 from llm_agents.types import Turn
 

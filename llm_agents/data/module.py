@@ -295,6 +295,11 @@ class OfflineDataModule(LightningDataModule):
             rows = torch.arange(len(table))
             if weights is None and self.rules.train_on == "preferred":
                 rows = table.preferred.nonzero().flatten()
+            if not len(rows):
+                raise UserError(
+                    f"expected a response that {shown(self.sources['train'])} call good, got none: "
+                    "set data.rules.train_on to all, or train an objective that weighs responses"
+                )
             self._stream = BatchStream(
                 sampler(table.lengths[rows]), partial(scored_batch, table, rows)
             )
@@ -359,7 +364,8 @@ class OfflineDataModule(LightningDataModule):
         if isinstance(table, PromptTable):
             collate = table.batch
         elif self._layouts[1] == "scored":
-            collate = partial(scored_batch, table, table.preferred.nonzero().flatten())
+            good = table.preferred.nonzero().flatten()
+            count, collate = len(good), partial(scored_batch, table, good)
         else:
             raw = table.raw_rewards().view(-1, table.num_responses("the validation or test data"))
             collate = partial(ranked_batch, table, raw)

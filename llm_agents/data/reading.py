@@ -1,44 +1,36 @@
 """From files, folders, Hub ids and rows in memory to examples.
 
-A source is ``sample`` (the task's bundled data) or ``sample:NAME`` (another's), a path of a
-JSON-lines file (plain or ``.gz``), a folder that `datasets` can read, a Hub data set id, or a list
-of these. Rows may also be in memory: a list of dicts, a ``datasets.Dataset``, or a ``DatasetDict``,
-of which the split of the role is read. The format is told by the first row of each source: see
-`llm_agents.data.rows`.
-
-A Hub id may name more than the repository: ``owner/name/FOLDER@REVISION:SPLIT``.
+A source is ``sample`` (the task's bundled data) or ``sample:NAME`` (another's), a path of a file
+(JSON lines or an array, CSV or TSV, plain or compressed by gzip; parquet), a folder that `datasets`
+can read or has saved, a Hub data set id, or a list of these. Rows may also be in memory: a list of
+dicts, a ``datasets.Dataset``, or a ``DatasetDict``, of which the split of the role is read. The
+layout of each row is told by its keys: see `llm_agents.data.rows`.
 """
 
 from __future__ import annotations
 
-import gzip
+import ast
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from llm_agents.data.base import DropReport, Example
-from llm_agents.data.rows import FORMATS, RowError, RowFormat, UnusableRowError, format_of
+from llm_agents.data.dataset_rows import FILE_SUFFIXES, Role, dataset_rows
+from llm_agents.data.raw_rows import file_kind, file_rows
+from llm_agents.data.row_fields import TEXT_KEYS, RowError, UnusableRowError, require_unicode
+from llm_agents.data.rows import Layout, RowReading, read_row
 from llm_agents.errors import UserError
-from llm_agents.messages import quietly
-from llm_agents.policies.bundled import cache_folder
 
 Rows = Iterable[Mapping[str, Any]]
 Source = str | Rows
 Sources = str | list[str] | Rows
-Role = Literal["train", "validation", "test"]
 OnMalformed = Literal["error", "skip"]
 
 SAMPLES = ("comet", "faithdial", "hha", "reddit", "reddit_neg", "wow")
 _SAMPLE_ENDINGS = {"train": "", "validation": "_validation", "test": "_test"}
-
-_HUB_ID = re.compile(
-    r"(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<folder>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
-)
-_FILE_SUFFIXES = (".json", ".jsonl", ".gz", ".ndjson")
 
 
 def read_examples(
@@ -47,7 +39,7 @@ def read_examples(
     role: Role = "train",
     samples: str = "hha",
     on_malformed: OnMalformed = "error",
-    roleless_paragraphs: Literal["drop", "keep"] = "drop",
+    roleless_paragraphs: Literal["drop", "keep"] = "keep",
 ) -> tuple[list[Example], DropReport]:
     """Read all examples of a source, in order.
 
@@ -57,7 +49,7 @@ def read_examples(
         samples: Which bundled data ``sample`` stands for: ``hha``, ``comet``, ``reddit`` …
         on_malformed: Whether a row that can't be read stops the run or is skipped and counted.
         roleless_paragraphs: What becomes of paragraphs of an hh-rlhf dialogue that begin with no
-            role: PRO's conversion drops them, ``"keep"`` leaves them in their turn.
+            role: ``"keep"`` leaves them in their turn, PRO's conversion drops them.
 
     Returns:
         The examples, and what was left out.
@@ -115,7 +107,7 @@ def source_name(source: Source) -> str:
     if not isinstance(source, str):
         return "rows"
     name = source.rstrip("/").rsplit("/", 1)[-1]
-    for suffix in (".gz", *_FILE_SUFFIXES):
+    for suffix in (".gz", *FILE_SUFFIXES):
         name = name.removesuffix(suffix)
     return re.sub(r"[^\w.-]+", "-", name)
 
@@ -129,7 +121,45 @@ def shown(source: Sources | list[Source] | None) -> str:
 def _stored_rows(source: str, role: Role) -> Iterator[tuple[str, object]]:
     """Yield the rows of a file, a folder or a Hub data set, and where they are."""
     path = Path(source).expanduser()
-    return _file_rows(path) if path.is_file() else dataset_rows(source, role)
+    if not path.is_file():
+        return dataset_rows(source, role)
+    if file_kind(path) in (".csv", ".tsv"):
+        return ((where, _from_cells(row)) for where, row in file_rows(path))
+    return file_rows(path)
+
+
+def _from_cells(row: object) -> object:
+    """Return a row of a CSV file with the values that its cells hold as text; empty ones are none.
+
+    Lists and objects are written as JSON, or as Python prints them. Where a text is meant, only a
+    list of messages is read so.
+    """
+    if not isinstance(row, Mapping):
+        return row
+    return {name: _value(name, cell) for name, cell in row.items() if cell.strip()}
+
+
+def _value(name: str, cell: str) -> object:
+    """Return what a cell holds."""
+    found: object = cell
+    if cell.lstrip().startswith(("[", "{")):
+        try:
+            found = json.loads(cell)
+        except (ValueError, RecursionError):
+            try:
+                found = ast.literal_eval(cell.strip())
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                return cell
+    elif name not in (*TEXT_KEYS, "responses", "references"):
+        try:
+            number = float(cell)
+        except ValueError:
+            return cell
+        return int(number) if number.is_integer() and abs(number) < 2**53 else number
+    if name not in TEXT_KEYS:
+        return found
+    is_dialogue = isinstance(found, list) and all(isinstance(one, Mapping) for one in found)
+    return found if is_dialogue and found else cell
 
 
 def _memory_rows(source: Rows, role: Role) -> Iterator[tuple[str, object]]:
@@ -157,14 +187,14 @@ def _read_one(
 
 
 class _RowReader:
-    """Reads the rows of one file, whose format its first readable row tells."""
+    """Reads the rows of one source."""
 
     def __init__(self, name: str, on_malformed: OnMalformed, keep_paragraphs: bool) -> None:
         self.name = name
         self.skip = on_malformed == "skip"
-        self.keep_paragraphs = keep_paragraphs
-        self.format: RowFormat | None = None
+        self.layout: Layout | None = None
         self.report = DropReport()
+        self.reading = RowReading(keep_paragraphs, self.report.changed)
 
     def read(self, where: str, row: object) -> Example | None:
         """Return the example of `row`, or None if it is left out."""
@@ -172,48 +202,25 @@ class _RowReader:
         try:
             if isinstance(row, RowError):
                 raise row
-            if self.format is None:
-                self.format = format_of(row)
-            return FORMATS[self.format](row, {"source": self.name}, self.keep_paragraphs)
+            require_unicode(row)
+            example, layout, fields = read_row(
+                row, {"source": self.name}, self.reading, self.layout
+            )
         except UnusableRowError as unusable:
             self.report.dropped[str(unusable)] += 1
-        except RowError as fault:
+        except (RowError, RecursionError) as fault:
             if not self.skip:
                 raise UserError(
-                    f"{where}: {fault}; correct the row, or leave it out with "
+                    f"{where}: {fault}; correct it, or leave it out with "
                     "data.rules.on_malformed: skip"
                 ) from None
             self.report.dropped["malformed"] += 1
+        else:
+            self.layout = self.layout or layout
+            self.report.layouts[f"{layout} ({', '.join(fields.read_keys)})"] += 1
+            self.report.unread.update(fields.unread)
+            return example
         return None
-
-
-def _file_rows(path: Path) -> Iterator[tuple[str, object]]:
-    """Yield where each line of a JSON-lines file is, and its content or what is wrong with it."""
-    number = 0
-    is_gzip = path.suffix == ".gz"
-    try:
-        with gzip.open(path, "rb") if is_gzip else path.open("rb") as lines:
-            for line in lines:
-                number += 1
-                if line.strip():
-                    yield f"{path}:{number}", _parse(line, is_first=number == 1)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
-        raise UserError(
-            f"{path}:{number + 1}: expected a complete gzip file, got damaged data ({fault}): "
-            "download or compress it again"
-        ) from None
-
-
-def _parse(line: bytes, *, is_first: bool) -> object:
-    """Return the JSON value of a line, or the fault."""
-    try:
-        return json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
-    except UnicodeDecodeError as fault:
-        return RowError(f"expected UTF-8 text, got {fault}")
-    except json.JSONDecodeError as fault:
-        start = line[:60].decode("utf-8", errors="replace").strip()
-        cure = " (a whole JSON array? `jq -c '.[]'` makes lines of it)" if start[0] == "[" else ""
-        return RowError(f"expected one JSON object a line, got {start!r}: {fault}{cure}")
 
 
 def sample_file(name: str) -> Path:
@@ -232,64 +239,3 @@ def _bundled(source: str, samples: str, role: Role) -> str:
             f"expected `sample`, or `sample:` and one of {', '.join(SAMPLES)}, got {source!r}"
         )
     return str(path)
-
-
-def dataset_rows(source: str, role: Role) -> Iterator[tuple[str, object]]:
-    """Yield where each row of a `datasets` folder or Hub data set is, and its content.
-
-    Raises:
-        UserError: There is no such data set, or it has no such split.
-    """
-    folder_name, _, folder_split = source.rpartition(":")
-    local = next((c for c in (source, folder_name) if c and Path(c).expanduser().is_dir()), None)
-    match = _HUB_ID.fullmatch(source)
-    if local is None and (match is None or source.endswith(_FILE_SUFFIXES)):
-        raise UserError(
-            f"expected {role} data at {source!r}: no such file, and it is no Hub data set id; "
-            f"give a JSON-lines file, a folder, owner/name, or sample (looked in {Path.cwd()})"
-        )
-    if local is not None:
-        split = folder_split if local == folder_name else role
-        return _load_dataset(source, str(Path(local).expanduser()), split)
-    assert match is not None  # told above
-    return _load_dataset(
-        source,
-        match["name"],
-        match["split"] or role,
-        data_dir=match["folder"],
-        revision=match["revision"],
-    )
-
-
-def _load_dataset(
-    source: str,
-    path: str,
-    split: str,
-    data_dir: str | None = None,
-    revision: str | None = None,
-) -> Iterator[tuple[str, object]]:
-    """Yield the rows of one split."""
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetNotFoundError, DatasetsError
-
-    cache = str(cache_folder() / "datasets")
-    try:
-        with quietly():
-            splits = load_dataset(path, data_dir=data_dir, revision=revision, cache_dir=cache)
-    except DatasetNotFoundError as fault:
-        raise UserError(
-            f"expected the data set {source!r} as a file, a folder or on the Hub, found none of "
-            f"them ({fault}); if it is private or gated, log in with `hf auth login`"
-        ) from None
-    except (DatasetsError, OSError, ValueError) as fault:
-        raise UserError(
-            f"expected to read the data set {source!r}, got {type(fault).__name__}: {fault}; "
-            "download it and give its JSON-lines files if the Hub can't be reached"
-        ) from None
-    if split not in splits:
-        raise UserError(
-            f"expected the split {split!r} in {source!r}, got {', '.join(splits)}: name one of "
-            f"these as {source.removesuffix(':' + split)}:SPLIT"
-        )
-    for number, row in enumerate(splits[split], start=1):
-        yield f"{source}[{split}]:{number}", dict(row)

@@ -1,79 +1,145 @@
-r"""From one row of a data file to an example, in the three formats that are read.
+"""Layouts of rows, and how each becomes an example; `docs/bring_your_own.md` has a row for each.
 
+The layout is told by the keys that a row has; what is null counts as absent.
+
+``preference``
+    ``chosen`` and ``rejected``: the two answers to the ``prompt`` beside them; or without it whole
+    dialogues, as messages, as one text with hh-rlhf's marks, or as texts whose common beginning is
+    the prompt. Scores: ``rewards``, or one a key as ``score_chosen`` and ``score_rejected``.
+``responses``
+    ``prompt`` (or ``prompt_or_input_text``, ``instruction``) and ``responses``, ``references`` or
+    ``response``; ``rewards``, ``reward`` or ``reward_components`` (with their ``final_reward``);
+    ``preferred`` is the good one's index (else the highest reward's, else the first).
+``completion``
+    ``prompt`` and ``completion``; ``reward``, or KTO's ``label``.
+``completions``
+    ``prompt`` or ``instruction`` and a list of texts, or of objects with text and rating.
+``messages``
+    A whole dialogue as ``messages`` or ``conversations``, whose last answer is the response.
 ``pro``
     ``prefix`` (K equal lists of ``<|prompter|>…`` and ``<|assistant|>…`` texts), ``suffix`` (K
     answers), ``reward`` (K raw scores), ``sft_index`` (the good one), ``meta``.
-``hh_rlhf``
-    ``chosen``, ``rejected``: whole dialogues, as text (``\n\nHuman: …\n\nAssistant: …``) or as
-    lists of messages; with ``prompt`` beside them, the two answers alone; ``rewards`` if known.
-``common``
-    ``prompt`` or ``prompt_or_input_text`` (text or a list of messages), ``knowledge`` if the answer
-    is to be grounded in it (it becomes the system turn); ``responses``, ``references`` or
-    ``response``; ``rewards``, ``reward`` or ``reward_components`` (with their ``final_reward``) if
-    known; ``preferred`` is the good one's index (else the highest reward's, else the first).
 
-A message is ``{"role": "system" | "user" | "assistant", "content": text}``.
+A prompt or an answer is a text, or a list of ``{"role": …, "content": …}``. A prompt in one text
+with hh-rlhf's marks becomes turns; ``knowledge`` beside any prompt becomes its system turn.
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Literal
 
 from llm_agents.data.base import Example
+from llm_agents.data.dialogue_marks import has_marks, is_marked, read_dialogue
+from llm_agents.data.ratings import completion_texts, pair_scores
+from llm_agents.data.row_fields import (
+    LAYOUT_KEYS,
+    Row,
+    RowError,
+    UnusableRowError,
+    describe,
+    messages,
+    number,
+)
 from llm_agents.rewards.knowledge import with_knowledge
 from llm_agents.types import Prompt, Turn
 
-RowFormat = Literal["pro", "hh_rlhf", "common"]
-_T = TypeVar("_T")
+Layout = Literal["preference", "responses", "completion", "completions", "messages", "pro"]
 
+KEEP_PARAGRAPHS = "data.rules.roleless_paragraphs: keep"
+_PROMPT_KEYS = ("prompt", "prompt_or_input_text", "instruction")
 _PRO_ROLES: tuple[tuple[str, Literal["user", "assistant"]], ...] = (
     ("<|prompter|>", "user"),
     ("<|assistant|>", "assistant"),
 )
-_HH_ROLES: tuple[tuple[str, Literal["user", "assistant"]], ...] = (
-    ("Human:", "user"),
-    ("Assistant:", "assistant"),
-)
-_ROLE_NAMES: dict[str, Literal["system", "user", "assistant"]] = {
-    "system": "system",
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-}
 
 
-class RowError(ValueError):
-    """A row is not what its format asks for; says what was expected and what came."""
+@dataclass
+class RowReading:
+    """How rows are read, and what was changed on the way.
+
+    Args:
+        keep_paragraphs: Whether turns of dialogues with marks keep all their paragraphs.
+        changed: Reason → rows.
+    """
+
+    keep_paragraphs: bool
+    changed: Counter[str] = field(default_factory=Counter)
+    _lost: bool = False
+
+    def dialogue(self, text: str) -> Prompt:
+        """Return the turns of a dialogue with marks."""
+        found = read_dialogue(text, self.keep_paragraphs)
+        self._lost = self._lost or found.lost_paragraphs
+        return found.turns
+
+    def finish(self) -> None:
+        """Count what happened to a row."""
+        if self._lost:
+            self.changed[f"rows that lost paragraphs without a role ({KEEP_PARAGRAPHS})"] += 1
+        self._lost = False
 
 
-class UnusableRowError(ValueError):
-    """A row is well-formed, but can't be learnt from; the message is the reason to count."""
+def layout_of(row: Row) -> Layout | None:
+    """Tell the layout of a row by its keys; None if there is no such layout."""
+    has = row.fields.keys()
+    has_prompt = bool(has & set(_PROMPT_KEYS))
+    if {"prefix", "suffix"} <= has:
+        return "pro"
+    if has & {"chosen", "rejected"}:
+        return "preference"
+    if has_prompt and has & {"responses", "references", "response"}:
+        return "responses"
+    if "completions" in has:
+        return "completions"
+    if "completion" in has or {"instruction", "output"} <= has:
+        return "completion"
+    if has & {"messages", "conversations"}:
+        return "messages"
+    if has_prompt:
+        return "responses"
+    return "pro" if has & {"prefix", "suffix"} else None
 
 
-def format_of(row: object) -> RowFormat:
-    """Tell the format of a row by its keys."""
-    if isinstance(row, Mapping):
-        if {"prefix", "suffix"} <= row.keys():
-            return "pro"
-        if {"chosen", "rejected"} <= row.keys():
-            return "hh_rlhf"
-        if row.keys() & {"prompt", "prompt_or_input_text"}:
-            return "common"
-    raise RowError(
-        "expected an object with the keys prefix and suffix, chosen and rejected, or prompt and "
-        f"responses, got {_describe(row)}"
-    )
+def read_row(
+    content: object, meta: Mapping[str, str], reading: RowReading, expected: Layout | None
+) -> tuple[Example, Layout, Row]:
+    """Return the example of a row, its layout, and the row with what was read of it.
+
+    Args:
+        content: The row.
+        meta: What the example is to say of itself.
+        reading: How rows are read.
+        expected: The layout of the rows before: one that isn't known is held against it.
+
+    Raises:
+        RowError: The row is malformed.
+        UnusableRowError: It can't be learnt from.
+    """
+    row = Row(content)
+    layout = layout_of(row) or expected
+    if layout is None:
+        raise RowError(f"expected {LAYOUT_KEYS}, got {describe(content)}")
+    prompt, responses, rewards, preferred = _READERS[layout](row, reading)
+    if layout != "pro":
+        prompt = _grounded(prompt, row)
+    meta = {**row.meta(), **meta}
+    if not responses:
+        meta["keys"] = ", ".join(row.fields)
+    reading.finish()
+    return Example(prompt, responses, rewards, preferred, meta), layout, row
 
 
-def read_pro(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> Example:
-    """Read a row in PRO's format."""
-    del keep_paragraphs  # this format has lost them already
-    prefixes = _field(row, "prefix", list)
-    responses = _texts(row, "suffix")
+_Parts = tuple[Prompt, tuple[str, ...], tuple[float, ...] | None, int]
+
+
+def _read_pro(row: Row, reading: RowReading) -> _Parts:
+    """Read a row in PRO's format, which has lost its paragraphs already."""
+    del reading
+    prefixes = row.take("prefix", list)
+    responses = row.texts("suffix")
     if not responses or len(prefixes) != len(responses):
         raise RowError(
             "expected `prefix` and `suffix` to be lists of one equal length, got "
@@ -82,122 +148,210 @@ def read_pro(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> Exa
     prompts = [_pro_turns(prefix) for prefix in prefixes]
     if any(prompt != prompts[0] for prompt in prompts):
         raise UnusableRowError("prompts of the responses differ")
-    preferred = _index(row, "sft_index", len(responses))
-    return Example(
-        prompt=prompts[0],
-        responses=responses,
-        rewards=_rewards(row, "reward", len(responses)),
-        preferred=0 if preferred is None else preferred,
-        meta={**_meta(row), **meta},
-    )
+    preferred = row.index("sft_index", len(responses))
+    return prompts[0], responses, row.numbers("reward", len(responses)), preferred or 0
 
 
-def read_hh_rlhf(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> Example:
+def _read_preference(row: Row, reading: RowReading) -> _Parts:
     """Read a pair of dialogues, or of answers to the prompt beside them."""
-    if isinstance(row, Mapping) and row.get("prompt") is not None:
-        prompt = _prompt(row["prompt"], "prompt")
-        chosen, rejected = (_answer(row, key, prompt) for key in ("chosen", "rejected"))
+    values: list[object] = [row.take(key, str, list) for key in ("chosen", "rejected")]
+    key = _prompt_key(row)
+    if key in row:
+        dialogues = [
+            _continued(row.take(key, str, list), value, (key, name), reading)
+            for value, name in zip(values, ("chosen", "rejected"), strict=True)
+        ]
+    elif all(isinstance(value, str) and not has_marks(value) for value in values):
+        beginning, *answers = _common_beginning(*map(str, values))
+        dialogues = [(Turn("user", beginning), Turn("assistant", one)) for one in answers]
     else:
-        dialogues = [_dialogue(row, key, keep_paragraphs) for key in ("chosen", "rejected")]
-        if len(dialogues[0]) != len(dialogues[1]):
-            raise UnusableRowError("dialogues differ in number of turns")
-        if dialogues[0][:-1] != dialogues[1][:-1]:
-            raise UnusableRowError("prompts of the responses differ")
-        prompt = dialogues[0][:-1]
-        chosen, rejected = (dialogue[-1].text for dialogue in dialogues)
-    return Example(
-        prompt=prompt,
-        responses=(chosen, rejected),
-        rewards=_rewards(row, "rewards", 2),
-        preferred=0,
-        meta={**_meta(row), **meta},
-    )
+        dialogues = [
+            _whole(value, name, reading)
+            for value, name in zip(values, ("chosen", "rejected"), strict=True)
+        ]
+    prompt, responses = _common_prompt(dialogues)
+    rewards = row.numbers("rewards", 2) or pair_scores(row)
+    return prompt, responses, rewards, 0
 
 
-def read_common(row: object, meta: Mapping[str, str], keep_paragraphs: bool) -> Example:
+def _read_responses(row: Row, reading: RowReading) -> _Parts:
     """Read a prompt with any number of responses; without any it is a prompt to be answered."""
-    del keep_paragraphs  # prompts are taken as they are
-    if not isinstance(row, Mapping):
-        raise RowError(f"expected an object with the key prompt, got {_describe(row)}")
-    key = "prompt" if row.get("prompt") is not None else "prompt_or_input_text"
-    prompt = _grounded(_prompt(_field(row, key, str, list), key), row)
-    responses: tuple[str, ...] = ()
-    for name in ("responses", "references"):
-        if row.get(name) is not None:
-            responses = (row[name],) if isinstance(row[name], str) else _texts(row, name)
-    if row.get("response") is not None:
-        responses = (_field(row, "response", str),)
-    rewards = _rewards(row, "rewards", len(responses))
-    if rewards is None and len(responses) == 1:
-        rewards = _single_reward(row)
-    preferred = _index(row, "preferred", len(responses)) if responses else 0
+    key = _prompt_key(row)
+    value = row.take(key, str, list)
+    source = next((name for name in ("response", "responses", "references") if name in row), "")
+    given: list[object] = []
+    if source:
+        found = row.take(source, str, list)
+        is_one = isinstance(found, str) or source == "response"
+        given = [found] if is_one else list(found)
+    if not given:
+        return _prompt(value, key, reading), (), None, 0
+    wholes = [_continued(value, one, (key, source), reading) for one in given]
+    prompt, responses = _common_prompt(wholes)
+    rewards = row.numbers("rewards", len(responses))
+    if rewards is None and isinstance(row.fields.get("reward"), list):
+        rewards = row.numbers("reward", len(responses))
+    if len(responses) == 1:
+        return prompt, responses, *_single_score(row, rewards)
+    preferred = row.index("preferred", len(responses))
     if preferred is None:
         preferred = max(range(len(responses)), key=rewards.__getitem__) if rewards else 0
-    return Example(prompt, responses, rewards, preferred, {**_meta(row), **meta})
+    return prompt, responses, rewards, preferred
 
 
-FORMATS: dict[RowFormat, Callable[[object, Mapping[str, str], bool], Example]] = {
-    "pro": read_pro,
-    "hh_rlhf": read_hh_rlhf,
-    "common": read_common,
+def _read_completion(row: Row, reading: RowReading) -> _Parts:
+    """Read a prompt with its completion, as TRL and KTO have them, and Alpaca's rows."""
+    key = _prompt_key(row)
+    prompt: object = row.take(key, str, list)
+    if key == "instruction" and isinstance(prompt, str) and "input" in row:
+        prompt = f"{prompt}\n\n{row.take('input', str)}".rstrip()
+    name = "completion" if "completion" in row else "output"
+    whole = _continued(prompt, row.take(name, str, list), (key, name), reading)
+    return whole[:-1], (whole[-1].text,), *_single_score(row, None)
+
+
+def _read_completions(row: Row, reading: RowReading) -> _Parts:
+    """Read a prompt with rated completions."""
+    key = _prompt_key(row)
+    texts, rewards = completion_texts(row, reading.changed)
+    value = row.take(key, str, list)
+    if not texts:
+        return _prompt(value, key, reading), (), None, 0
+    wholes = [_continued(value, text, (key, "completions"), reading) for text in texts]
+    prompt, responses = _common_prompt(wholes)
+    preferred = row.index("preferred", len(responses))
+    if preferred is None:
+        preferred = max(range(len(responses)), key=rewards.__getitem__) if rewards else 0
+    return prompt, responses, rewards, preferred
+
+
+def _read_messages(row: Row, reading: RowReading) -> _Parts:
+    """Read a dialogue of messages: the last answer is the response, the rest the prompt."""
+    del reading
+    key = "messages" if "messages" in row else "conversations"
+    turns = messages(row.get(key), key)
+    if len(turns) < 2 - (bool(turns) and turns[-1].role == "user"):
+        raise RowError(
+            f"expected `{key}` to hold a message of the user at least, before the assistant's, got "
+            f"{describe(row.get(key))}"
+        )
+    if turns[-1].role != "assistant":
+        return turns, (), None, 0
+    return turns[:-1], (turns[-1].text,), *_single_score(row, None)
+
+
+_READERS: dict[Layout, Callable[[Row, RowReading], _Parts]] = {
+    "pro": _read_pro,
+    "preference": _read_preference,
+    "responses": _read_responses,
+    "completion": _read_completion,
+    "completions": _read_completions,
+    "messages": _read_messages,
 }
 
 
-def split_dialogue(text: str, keep_paragraphs: bool = False) -> Prompt:
-    r"""Split an hh-rlhf dialogue into turns, as PRO does.
-
-    The text is cut at blank lines; consecutive paragraphs of one role are joined by a newline.
-    A paragraph that begins with no role is dropped, or with `keep_paragraphs` stays in its turn.
-
-    Example:
-        >>> text = "\n\nHuman: Hi\n\nAssistant: Hello\n\nmore"
-        >>> split_dialogue(text)
-        (Turn(role='user', text='Hi'), Turn(role='assistant', text='Hello'))
-        >>> split_dialogue(text, keep_paragraphs=True)[1].text
-        'Hello\n\nmore'
-    """
-    turns: list[Turn] = []
-    for paragraph in text.split("\n\n"):
-        head = next(((mark, role) for mark, role in _HH_ROLES if paragraph.startswith(mark)), None)
-        if head is not None:
-            mark, role = head
-            words = paragraph[len(mark) :].strip()
-            if turns and turns[-1].role == role:
-                turns[-1] = Turn(role, turns[-1].text + "\n" + words)
-            else:
-                turns.append(Turn(role, words))
-        elif keep_paragraphs and turns:
-            turns[-1] = Turn(turns[-1].role, turns[-1].text + "\n\n" + paragraph)
-    return tuple(Turn(turn.role, turn.text.strip()) for turn in turns)
+def _prompt_key(row: Row) -> str:
+    """Return the name of the row's prompt."""
+    return next((key for key in _PROMPT_KEYS if key in row), "prompt")
 
 
-def _dialogue(row: object, key: str, keep_paragraphs: bool) -> Prompt:
+def _prompt(value: object, key: str, reading: RowReading) -> Prompt:
+    """Return a prompt given as text, with or without marks, or as messages."""
+    if isinstance(value, str) and value.strip():
+        if not is_marked(value):
+            return (Turn("user", value),)
+        turns = reading.dialogue(value)
+        turns = turns[:-1] if turns[-1] == Turn("assistant", "") else turns
+        if turns:
+            return turns
+    if isinstance(value, list) and value:
+        return messages(value, key)
+    raise RowError(f"expected `{key}` to be text or a list of messages, got {describe(value)}")
+
+
+def _continued(value: object, answer: object, keys: tuple[str, str], reading: RowReading) -> Prompt:
+    """Return a prompt's turns and an answer's, which may repeat the prompt, as one dialogue."""
+    prompt = _prompt(value, keys[0], reading)
+    if isinstance(answer, str):
+        if is_marked(answer):
+            whole = _whole(answer, keys[1], reading)
+            if whole[:-1] != prompt:
+                raise UnusableRowError("an answer is a dialogue that doesn't begin with the prompt")
+            return whole
+        if isinstance(value, str) and is_marked(value):
+            is_open = reading.dialogue(value)[-1].role == "assistant"
+            mark = "" if is_open else "\n\nAssistant:"
+            return _whole(f"{value.rstrip()}{mark} {answer.lstrip()}", keys[1], reading)
+        return (*prompt, Turn("assistant", answer))
+    turns = messages(answer, keys[1])
+    if turns[: len(prompt)] == prompt:
+        turns = turns[len(prompt) :]
+    if len(turns) != 1 or turns[0].role != "assistant":
+        raise RowError(
+            f"expected `{keys[1]}` to hold one assistant message, after the prompt's or alone, got "
+            f"{describe(answer)}"
+        )
+    return (*prompt, *turns)
+
+
+def _whole(value: object, key: str, reading: RowReading) -> Prompt:
     """Return a whole dialogue of at least one prompt turn and the assistant's answer."""
-    value = _field(row, key, str, list)
-    if isinstance(value, str):
-        turns = split_dialogue(value, keep_paragraphs)
-    else:
-        turns = _messages(value, key)
+    turns = reading.dialogue(value) if isinstance(value, str) else messages(value, key)
     if len(turns) < 2 or turns[-1].role != "assistant":
         raise RowError(
             f"expected `{key}` to be a dialogue of Human and Assistant that ends with Assistant, "
-            f"got {_describe(value)}"
+            f"got {describe(value)}"
         )
     return turns
 
 
-def _answer(row: object, key: str, prompt: Prompt) -> str:
-    """Return one answer to `prompt`: a text, or the last of messages that may repeat the prompt."""
-    value = _field(row, key, str, list)
-    if isinstance(value, str):
-        return value
-    turns = _messages(value, key)
-    if not turns or turns[-1].role != "assistant" or turns[:-1] not in ((), prompt):
-        raise RowError(
-            f"expected `{key}` to hold one assistant message, after the prompt's or alone, got "
-            f"{_describe(value)}"
-        )
-    return turns[-1].text
+def _common_prompt(dialogues: Sequence[Prompt]) -> tuple[Prompt, tuple[str, ...]]:
+    """Return what all dialogues begin with, and their last answers."""
+    if any(len(dialogue) != len(dialogues[0]) for dialogue in dialogues):
+        raise UnusableRowError("dialogues differ in number of turns")
+    if any(dialogue[:-1] != dialogues[0][:-1] for dialogue in dialogues):
+        raise UnusableRowError("prompts of the responses differ")
+    return dialogues[0][:-1], tuple(dialogue[-1].text for dialogue in dialogues)
+
+
+def _common_beginning(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """Return the words that two texts begin with, and the rest of each, as TRL parts them."""
+    count = next(
+        (at for at, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b),
+        min(len(chosen), len(rejected)),
+    )
+    while count and not chosen[count - 1].isspace():  # a word is not parted
+        count -= 1
+    prompt = chosen[:count].rstrip()
+    if not prompt:
+        raise UnusableRowError("chosen and rejected without a prompt or a common beginning")
+    return prompt, chosen[count:], rejected[count:]
+
+
+def _single_score(
+    row: Row, rewards: tuple[float, ...] | None
+) -> tuple[tuple[float, ...] | None, int]:
+    """Return the stored score of a row's one response, and its index if the data call it good."""
+    if rewards is None and "reward" in row:
+        score = row.number("reward")
+        rewards = None if score is None else (score,)
+    elif rewards is None and isinstance(row.fields.get("reward_components"), Mapping):
+        components = row.take("reward_components", dict)
+        rewards = (number(components.get("final_reward"), "reward_components.final_reward"),)
+    label = row.truth("label")
+    if label is None:
+        row.index("preferred", 1)
+        return rewards, 0
+    return ((float(label),) if rewards is None else rewards), (0 if label else -1)
+
+
+def _grounded(prompt: Prompt, row: Row) -> Prompt:
+    """Return the prompt with the row's knowledge, if it has any, as its system turn."""
+    if "knowledge" not in row:
+        return prompt
+    if prompt[0].role == "system":
+        raise RowError("expected a prompt without a system turn beside `knowledge`, got both")
+    return with_knowledge(row.take("knowledge", str), prompt)
 
 
 def _pro_turns(prefix: object) -> Prompt:
@@ -205,7 +359,7 @@ def _pro_turns(prefix: object) -> Prompt:
     if not isinstance(prefix, list) or len(prefix) < 2 or prefix[-1] != "<|assistant|>":
         raise RowError(
             "expected `prefix` to hold lists of <|prompter|>… and <|assistant|>… that end with the "
-            f"bare <|assistant|>, got {_describe(prefix)}"
+            f"bare <|assistant|>, got {describe(prefix)}"
         )
     turns: list[Turn] = []
     for text in prefix[:-1]:
@@ -214,111 +368,5 @@ def _pro_turns(prefix: object) -> Prompt:
                 turns.append(Turn(role, text[len(mark) :]))
                 break
         else:
-            raise RowError(f"expected <|prompter|>… or <|assistant|>…, got {_describe(text)}")
+            raise RowError(f"expected <|prompter|>… or <|assistant|>…, got {describe(text)}")
     return tuple(turns)
-
-
-def _prompt(value: object, key: str) -> Prompt:
-    """Return a prompt given as text or as messages."""
-    if isinstance(value, str) and value.strip():
-        return (Turn("user", value),)
-    if isinstance(value, list) and value:
-        return _messages(value, key)
-    raise RowError(f"expected `{key}` to be text or a list of messages, got {_describe(value)}")
-
-
-def _messages(value: Sequence[object], key: str) -> Prompt:
-    """Return the turns of a list of messages."""
-    turns = []
-    for position, message in enumerate(value):
-        fields = message if isinstance(message, Mapping) else {}
-        role, content = _ROLE_NAMES.get(str(fields.get("role"))), fields.get("content")
-        if role is None or not isinstance(content, str) or (role == "system" and position):
-            raise RowError(
-                f"expected `{key}` to hold messages with role user, assistant or (first) system "
-                f"and content, got {_describe(message)}"
-            )
-        turns.append(Turn(role, content))
-    return tuple(turns)
-
-
-def _field(row: object, key: str, *kinds: type[_T]) -> _T:
-    """Return a field of one of the kinds asked for."""
-    value = row.get(key) if isinstance(row, Mapping) else None
-    if isinstance(value, kinds):
-        return value
-    came = _describe(value if isinstance(row, Mapping) else row)
-    if isinstance(row, Mapping) and key not in row:
-        came = f"no such key beside {', '.join(map(str, row)) or '(none)'}"
-    raise RowError(f"expected `{key}` of type {' or '.join(k.__name__ for k in kinds)}, got {came}")
-
-
-def _texts(row: object, key: str) -> tuple[str, ...]:
-    """Return a list of texts."""
-    values = _field(row, key, list)
-    for value in values:
-        if not isinstance(value, str):
-            raise RowError(f"expected `{key}` to hold texts, got {_describe(value)}")
-    return tuple(values)
-
-
-def _rewards(row: object, key: str, count: int) -> tuple[float, ...] | None:
-    """Return the stored scores, one a response, or None if there are none."""
-    if not isinstance(row, Mapping) or row.get(key) is None:
-        return None
-    values = _field(row, key, list)
-    if len(values) != count:
-        raise RowError(f"expected `{key}` to hold {count} numbers, got {len(values)}")
-    return tuple(_number(value, key) for value in values)
-
-
-def _number(value: object, key: str) -> float:
-    """Return a finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):  # type: ignore[arg-type]  # told just before
-        raise RowError(f"expected a finite number in `{key}`, got {_describe(value)}")
-    return float(value)  # type: ignore[arg-type]  # told just before
-
-
-def _single_reward(row: Mapping[str, object]) -> tuple[float] | None:
-    """Return the stored score of a row's one response, or None if there is none."""
-    if row.get("reward") is not None:
-        return (_number(row["reward"], "reward"),)
-    if isinstance(components := row.get("reward_components"), Mapping):
-        return (_number(components.get("final_reward"), "reward_components.final_reward"),)
-    return None
-
-
-def _grounded(prompt: Prompt, row: Mapping[str, object]) -> Prompt:
-    """Return the prompt with the row's knowledge, if it has any, as its system turn."""
-    if row.get("knowledge") is None:
-        return prompt
-    if prompt[0].role == "system":
-        raise RowError("expected a prompt without a system turn beside `knowledge`, got both")
-    return with_knowledge(_field(row, "knowledge", str), prompt)
-
-
-def _index(row: object, key: str, count: int) -> int | None:
-    """Return an index into the responses, or None if the row names none."""
-    value = row.get(key) if isinstance(row, Mapping) else None
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
-        raise RowError(f"expected `{key}` from 0 to {count - 1}, got {_describe(value)}")
-    return value
-
-
-def _meta(row: object) -> dict[str, str]:
-    """Return where a row says it comes from."""
-    for key in ("meta", "meta_data"):
-        if isinstance(row, Mapping) and isinstance(found := row.get(key), Mapping):
-            return {str(name): str(value) for name, value in found.items()}
-    return {}
-
-
-def _describe(value: object) -> str:
-    """Return a short form of what came."""
-    if isinstance(value, Mapping):
-        return f"an object with the keys {', '.join(map(str, value)) or '(none)'}"
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -139,7 +139,8 @@ def clean(examples: Sequence[Example], *, drop_colon: bool, report: DropReport) 
     kept = []
     for example in examples:
         if not example.responses:
-            report.dropped["no response"] += 1
+            keys = example.meta.get("keys")
+            report.dropped["no response" + (f" beside {keys}" if keys else "")] += 1
         elif drop_colon and any(text.endswith(":") for text in example.responses):
             report.dropped["a response ends with ':'"] += 1
         else:
@@ -159,8 +160,12 @@ def order_responses(
     for example in examples:
         rewards = example.rewards
         others = [i for i in range(len(example.responses)) if i != example.preferred]
-        order = [example.preferred, *others]
-        if rewards is not None and max(rewards) > rewards[example.preferred]:
+        order = [example.preferred, *others] if example.preferred >= 0 else others
+        if (
+            rewards is not None
+            and example.preferred >= 0
+            and max(rewards) > rewards[example.preferred]
+        ):
             report.changed["rows whose reward prefers another response"] += 1
         if rules.rank_by == "reward" and rewards is None:
             report.dropped["no rewards to rank by"] += 1

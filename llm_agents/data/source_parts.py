@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, cast
 
 from llm_agents.data.base import DropReport, Example
+from llm_agents.data.dataset_rows import Role
 from llm_agents.data.held_out import HELD_OUT
 from llm_agents.data.reading import (
-    Role,
     Source,
     Sources,
     as_sources,

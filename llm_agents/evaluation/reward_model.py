@@ -190,7 +190,7 @@ def _interval(
 
 def _preferred_pairs(example: Example, scores: Tensor) -> list[float]:
     """Return (pairs won by the preferred response, pairs); a tie is half a pair."""
-    if len(scores) < 2:
+    if len(scores) < 2 or example.preferred < 0:
         return [0.0, 0.0]
     best = scores[example.preferred]
     others = torch.cat([scores[: example.preferred], scores[example.preferred + 1 :]])

@@ -243,10 +243,7 @@ def policy_results(
         bootstrap=config.bootstrap,
         details={**details, "dropped": dropped(data)},
         references={
-            name: [
-                example.responses[example.preferred] if example.responses else None
-                for example in table.examples
-            ]
+            name: [example.good_response for example in table.examples]
             for name, table in data.test_sets.items()
         },
         scores_references=config.gold,
@@ -256,9 +253,8 @@ def policy_results(
 
 def gold_answers(examples: Sequence[Example]) -> tuple[list[Prompt], list[str]]:
     """Return the prompts that the data answer themselves, and the answers that they call good."""
-    given = [example for example in examples if example.responses]
-    prompts = [example.prompt for example in given]
-    return prompts, [example.responses[example.preferred] for example in given]
+    given = [(e.prompt, e.good_response) for e in examples if e.good_response is not None]
+    return [prompt for prompt, _ in given], [text for _, text in given]
 
 
 def test_prompts(policy: LanguagePolicy, data: OfflineDataModule) -> dict[str, list[PromptBatch]]:

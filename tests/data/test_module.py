@@ -242,7 +242,9 @@ def test_reports_are_logged_and_saved(tmp_path: Path, caplog: pytest.LogCaptureF
     data.save_report(tmp_path / "new" / "report.json")
     saved = json.loads((tmp_path / "new" / "report.json").read_text())
     assert list(saved) == ["train", "validation", "test/sample"]
-    assert saved["train"] == {"rows": 11, "kept": 11, "dropped": {}, "changed": {}}
+    assert saved["train"] == {"rows": 11, "kept": 11, "dropped": {}, "changed": {}} | {
+        "layouts": {"responses (prompt, responses, rewards)": 11}
+    }
 
 
 def test_validation_may_be_prompts_or_responses(tmp_path: Path) -> None:

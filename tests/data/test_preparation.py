@@ -331,7 +331,11 @@ def test_json_lines_arrays_and_csv_are_told_by_their_content(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"x": 1}\n{"x":\n', r"a\.jsonl:2: expected JSON, got '\{\"x\":'"),
+        (
+            "a.jsonl",
+            '{"x": 1}\n{"x":\n',
+            r"a\.jsonl:2: expected one JSON object a line, got '\{\"x\":'",
+        ),
         ("a.jsonl", "[1]\n", r"a\.jsonl\[1\]: expected an object, got int"),
         ("a.jsonl", "", r"a\.jsonl: expected at least one row, got an empty file"),
         ("a.csv", "x,y\n1\n", r"a\.csv:2: expected 2 fields like the first line"),

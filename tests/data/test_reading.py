@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llm_agents.data import read_examples
+from llm_agents.data.dialogue_marks import split_dialogue
 from llm_agents.data.reading import source_name
-from llm_agents.data.rows import split_dialogue
 from llm_agents.errors import UserError
 from llm_agents.types import Turn
 
@@ -61,18 +61,22 @@ def test_hh_rlhf_rows_split_like_pro(tmp_path: Path) -> None:
 
 def test_dialogue_splitting_joins_turns_and_drops_or_keeps_roleless_paragraphs() -> None:
     text = "\n\nHuman: a\n\nHuman: b\n\nAssistant: list:\n\n1. x\n\n2. y\n\nHuman: c "
-    dropped = split_dialogue(text)
+    dropped = split_dialogue(text, keep_paragraphs=False)
     assert dropped == (Turn("user", "a\nb"), Turn("assistant", "list:"), Turn("user", "c"))
-    kept = split_dialogue(text, keep_paragraphs=True)
+    kept = split_dialogue(text)
     assert kept[1].text == "list:\n\n1. x\n\n2. y"
 
 
 def test_roleless_paragraphs_are_an_option_of_the_reader(tmp_path: Path) -> None:
     row = {key: text + "\n\nmore" for key, text in HH.items()}
     path = write(tmp_path / "a.jsonl", row)
-    assert read_examples(path)[0][0].responses[0] == "Good bye."
-    kept, _ = read_examples(path, roleless_paragraphs="keep")
-    assert kept[0].responses[0] == "Good bye.\n\nmore"
+    kept, report = read_examples(path)
+    assert kept[0].responses == ("Good bye.\n\nmore", "No\n\nmore")
+    assert not report.changed
+    dropped, report = read_examples(path, roleless_paragraphs="drop")
+    assert dropped[0].responses == ("Good bye.", "No")
+    lost = "rows that lost paragraphs without a role (data.rules.roleless_paragraphs: keep)"
+    assert report.changed == {lost: 1}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +171,7 @@ def test_messages_may_stand_for_any_dialogue(tmp_path: Path) -> None:
         ("{not json", "expected one JSON object a line, got '{not json'"),
         ("[1]", "got [1]"),
         ({"other": 1}, "expected `prefix` of type list, got no such key beside other"),
+        ({**PRO, "suffix": None}, "expected `suffix` of type list, got no such key beside prefix"),
         ({**PRO, "suffix": ["only one"]}, "`prefix` and `suffix`"),
         ({**PRO, "suffix": ["a", None]}, "expected `suffix` to hold texts, got None"),
         ({**PRO, "suffix": "text"}, "expected `suffix` of type list, got 'text'"),
@@ -186,7 +191,7 @@ def test_a_malformed_line_is_named_by_file_and_number(
         read_examples(path)
     assert str(fault.value).startswith(f"{path}:3: expected ")
     assert expected in str(fault.value)
-    assert "on_malformed: skip" in str(fault.value)
+    assert "data.rules.on_malformed: skip" in str(fault.value)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +206,19 @@ def test_a_malformed_line_is_named_by_file_and_number(
         ({"prompt": "q"}, {"prompt": [*MESSAGES, {"role": "system", "content": ""}]}, "(first)"),
         ({"prompt": "q"}, {"prompt": 3}, "of type str or list, got 3"),
         ({"prompt": "q"}, {"prompt": "q", "responses": ["a"], "preferred": True}, "got True"),
+        ({"prompt": "q"}, {"prompt": "q", "completion": "a", "label": "maybe"}, "true or false"),
+        (
+            {"prompt": "q"},
+            {"completion": "a"},
+            "expected `prompt` of type str or list, got no such",
+        ),
+        ({"prompt": "q"}, {"messages": []}, "a message of the user at least, before"),
+        ({"prompt": "q"}, {"messages": [{"role": "assistant", "content": "a"}]}, "of the user at"),
+        ({"prompt": "q"}, {"messages": [{"role": "tool", "content": "a"}]}, "role user, assistant"),
+        ({"prompt": "q"}, {"prompt": "q", "completions": ["a"], "labels": [1]}, "by steps is not"),
+        ({"prompt": "q"}, {"prompt": "q", "completions": [{"x": 1}]}, "objects with `response`"),
+        (HH, {**HH, "score_chosen": 1}, "`score_chosen` and `score_rejected`, got one of them"),
+        (HH, {"prompt": "q", "chosen": [*MESSAGES, *MESSAGES], "rejected": "a"}, "one assistant"),
     ],
 )
 def test_malformed_rows_of_the_other_formats(
@@ -224,12 +242,6 @@ def test_malformed_rows_can_be_skipped_and_counted(tmp_path: Path) -> None:
     assert len(examples) == 2
     assert report.dropped == {"malformed": 2}
     assert (report.rows, report.kept) == (4, 2)
-
-
-def test_a_json_array_says_how_to_make_lines_of_it(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", json.dumps([PRO], indent=1))
-    with pytest.raises(UserError, match=r"a\.json:1: .*jq"):
-        read_examples(path)
 
 
 def test_text_that_is_not_utf8_and_a_broken_archive(tmp_path: Path) -> None:
