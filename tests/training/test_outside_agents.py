@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +26,7 @@ from llm_agents.evaluation.episodes import EpisodeResults, read_episode_results
 from llm_agents.evaluation.outside_players import AskedPlayer, ScoringPlayer
 from llm_agents.evaluation.player_replies import PolicySpeaker, ReplySettings, ServerSpeaker
 from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.tiny import write_tiny
 from llm_agents.rewards.chat_server import ChatServer
 from llm_agents.rollouts import PromptedWorld
 from llm_agents.types import Choice
@@ -428,6 +435,15 @@ def test_a_player_is_used_in_a_loop_of_ones_own(
         player.act([Choice("You should", ())], torch.Generator())
 
 
+def test_the_pages_lines_run(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    server = serve(say=reads_the_lamp, echo="refused")
+    page = (Path(__file__).parents[2] / "docs" / "players.md").read_text(encoding="utf8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = code.replace("MODEL@http://127.0.0.1:8000/v1", f"tiny@{server.endpoint}")
+    exec(compile(code, "players.md", "exec"), {})
+    assert capsys.readouterr().out == "1.0 1\n"
+
+
 def test_a_player_is_watched(serve: Serve, policies: dict[str, LanguagePolicy]) -> None:
     server = serve(policy=policies["tiny-random-llama"])
     words = ["--env", "toy-chest", "--max-steps", "3", "--html", "a.html", "--json", "a.json"]
@@ -479,3 +495,53 @@ def test_replies_in_process_do_not_depend_on_the_batch(
         for choice in choices
     ]
     assert alone == [int(index) for index in again]
+
+
+@pytest.fixture
+def transformers_serve(serve: Serve, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Start `transformers serve` on a tiny model; return its folder and its address."""
+    for package in ("fastapi", "uvicorn", "openai"):
+        pytest.importorskip(package, reason="needs the extra transformers[serving]")
+    folder = tmp_path / "tiny"
+    write_tiny("qwen2", folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = "from transformers.cli.transformers import main; main()"
+    words = ["serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--dtype", "float32", "--device", "cpu"]
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-c", start, *words], stdout=log, stderr=log)
+        try:
+            for _ in range(240):
+                assert process.poll() is None, (tmp_path / "server.log").read_text()
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                    break
+                threading.Event().wait(1)  # `time.sleep` returns at once here
+            yield str(folder), f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.mark.slow
+def test_transformers_serve_says_what_the_model_says_in_process(
+    transformers_serve: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, address = transformers_serve
+    spec = f"openai:{folder}@{address}"
+    for mode, expected in (("auto", "choose"), ("write", "write")):
+        words = ("--episodes", "2", "--max-new-tokens", "5", "--mode")
+        there = evaluate(spec, *words, mode, env="toy-chest", out=f"there-{mode}")
+        here = evaluate(folder, *words, expected, env="toy-chest", out=f"here-{mode}")
+        assert there.details["mode"] == expected
+        assert there.episodes == here.episodes
+        said = [
+            {(str(r["asked"]), r["text"]) for r in map(json.loads, file.open())}
+            for file in (Path(f"{who}-{mode}", "replies.jsonl") for who in ("there", "here"))
+        ]
+        assert said[0] == said[1]
+    words = ["--env", "toy-chest", "--mode", "score"]
+    assert main(["evaluate", "--policy", spec, *words]) == 2
+    assert "gives no log-probs of a text's own tokens" in capsys.readouterr().err
