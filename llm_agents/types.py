@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
+from llm_agents.errors import UserError
+
 if TYPE_CHECKING:  # worlds, which stand on this, are looked up in an instant
     import torch
     from torch import Tensor
@@ -179,6 +181,55 @@ class Reward(ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return ``[B]`` scores and, of a sum, the ``[B]`` scores of each part by its name."""
         return self(prompts, responses), {}
+
+
+def as_scores(found: object, *, count: int, name: str) -> Tensor:
+    """Return what a reward gave as a ``[B]`` tensor, detached.
+
+    Args:
+        found: A tensor, an array, or a sequence of numbers; anything else is refused.
+        count: B, the number of responses that were scored.
+        name: The reward's name, for the message.
+
+    Raises:
+        UserError: It is not one number for each response.
+    """
+    import numpy as np
+    import torch
+
+    cure = f"return one number for each, ({count},), for a single response too"
+    if isinstance(found, torch.Tensor) and not found.is_complex():
+        scores = found.detach()
+    elif isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
+        scores = torch.from_numpy(np.array(found, dtype=np.float32))
+    elif isinstance(found, Sequence | np.ndarray) and not isinstance(found, (str, bytes)):
+        scores = torch.tensor([_number(one, row, name) for row, one in enumerate(found)])
+    else:
+        given = f"{found!r:.60}" if found is None else f"a {type(found).__name__}"
+        raise UserError(f"the reward `{name}` returned {given} for {count} responses: {cure}")
+    if scores.shape != (count,):
+        raise UserError(
+            f"the reward `{name}` returned the shape {tuple(scores.shape)} for {count} responses: "
+            f"{cure}"
+        )
+    return scores
+
+
+def _number(found: object, row: int, name: str) -> float:
+    """Return the score of one response."""
+    detach = getattr(found, "detach", None)  # a tensor's
+    one = found if detach is None else detach()
+    if not isinstance(one, (str, bytes, bytearray)) and getattr(one, "ndim", 0) == 0:
+        try:
+            return float(one)  # type: ignore[arg-type]  # whatever can't be a number raises
+        except OverflowError:
+            return float("inf")
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    raise UserError(
+        f"the reward `{name}` returned {found!r:.60} for response {row}: return a number for each "
+        "response"
+    )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from llm_agents.evaluation.results import (
 )
 from llm_agents.evaluation.text_metrics import distinct_n, num_words
 from llm_agents.policies import LanguagePolicy
+from llm_agents.rewards.scores import check_scores
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
 
 log = logging.getLogger(__name__)
@@ -299,12 +300,10 @@ def score(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return ``[N]`` rewards and, for a sum, the ``[N]`` scores of its parts."""
     rewards, parts = reward.scores_and_parts(prompts, responses)
-    if rewards.shape != (len(responses),) or not rewards.isfinite().all():
-        raise UserError(
-            f"expected {len(responses)} finite scores from the reward `{reward.name}`, got shape "
-            f"{tuple(rewards.shape)} with {int((~rewards.isfinite()).sum())} not finite"
-        )
-    return rewards, parts
+    checked = check_scores(
+        rewards, count=len(responses), name=reward.name, low=reward.low, high=reward.high
+    )
+    return checked, parts
 
 
 def summarize(

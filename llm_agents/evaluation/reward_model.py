@@ -22,7 +22,7 @@ from llm_agents.evaluation.results import (
     read_object,
     write_object,
 )
-from llm_agents.types import Reward
+from llm_agents.types import Reward, as_scores
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def evaluate_reward(
             raise UserError(f"the test set `{test}` has no example: look at what its file dropped")
         prompts = [example.prompt for example in examples for _ in example.responses]
         responses = [response for example in examples for response in example.responses]
-        scores = reward(prompts, responses)
+        scores = as_scores(reward(prompts, responses), count=len(responses), name=reward.name)
         counts = [len(example.responses) for example in examples]
         by_prompt = torch.split(scores.double(), counts)
         scored = list(zip(examples, by_prompt, strict=True))

@@ -10,7 +10,9 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -20,12 +22,19 @@ from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
-from llm_agents.policies.backbone import REFERENCE_ADAPTER
+from llm_agents.policies.backbone import is_adapted, reference_adapter
+from llm_agents.policies.model_digest import (
+    adapter_digest,
+    base_tensors,
+    config_digest,
+    named_digest,
+    tokenizer_digest,
+)
 from llm_agents.whole_files import write_tensors
 
 _logger = logging.getLogger(__name__)
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Raise it when the same inputs would give other numbers."""
 
 Key = Mapping[str, str]
@@ -57,7 +66,7 @@ class ContentCache:
         Raises:
             UserError: The file of this result holds something else, or can't be read.
         """
-        key = {**key, "code_version": CODE_VERSION}
+        key = _whole(key)
         path = self.path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
@@ -74,8 +83,12 @@ class ContentCache:
 
     def path(self, kind: str, key: Key) -> Path:
         """Return where the result of `key` is kept."""
-        key = {**key, "code_version": CODE_VERSION}
-        return self.folder / f"{kind}-{digest_of(key)[:24]}.safetensors"
+        return self.folder / f"{kind}-{digest_of(_whole(key))[:24]}.safetensors"
+
+
+def _whole(key: Key) -> Key:
+    """Return a key with whose code computes what it names."""
+    return {**key, "code_version": CODE_VERSION, "computed_by": computed_by()}
 
 
 def digest_of(key: Key) -> str:
@@ -104,19 +117,15 @@ def _read(path: Path, key: Key) -> dict[str, Tensor]:
         raise UserError(f"the cached result {path.name} can't be read ({error}): {cure}") from error
 
 
-def tensors_digest(tensors: Iterable[tuple[str, Tensor]], *, sample: int | None = None) -> str:
-    """Return a digest of names, shapes, types and values.
+def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return a digest of names, shapes, types and all values.
 
     Args:
         tensors: By name, in a fixed order.
-        sample: Look at this many evenly spaced values of each; None looks at all.
     """
     digest = hashlib.sha256()
     for name, tensor in tensors:
         flat = tensor.detach().reshape(-1)
-        if sample is not None and len(flat) > sample:
-            places = torch.arange(sample, device=flat.device) * (len(flat) - 1) // (sample - 1)
-            flat = flat[places]
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -125,41 +134,51 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]], *, sample: int | None 
 def reference_key(policy: LanguagePolicy) -> dict[str, str]:
     """Return what identifies a policy's reference and tokenizer; call it before training.
 
-    The reference is the base with the adapter that training started from, or without any. Of the
-    base's weights a sample of each tensor counts, of the adapter's every value.
+    The reference is the base with the adapter that training started from, or without any. Of both
+    every value counts, and the settings that decide what is computed with them.
     """
-    base: dict[str, Tensor] = {}
-    adapter: dict[str, Tensor] = {}
-    for name, parameter in policy.named_parameters():
-        if f".{REFERENCE_ADAPTER}." in name:
-            adapter[name] = parameter
-        elif not _is_adapter(name):
-            base[_own_name(name)] = parameter
+    model, adapter = policy.model, "none"
+    if is_adapted(model) and (name := reference_adapter(model)) is not None:
+        adapter = adapter_digest(model, name)
+    held = asdict(policy.config)
+    del held["base"], held["revision"], held["trust_remote_code"]
     return {
         "base": policy.base,
         "revision": str(policy.revision),
-        "base_weights": tensors_digest(sorted(base.items()), sample=32),
-        "adapter": tensors_digest(sorted(adapter.items())) if adapter else "none",
-        "tokenizer": _tokenizer_digest(policy),
+        "base_weights": named_digest(base_tensors(model)),
+        "base_config": config_digest(model),
+        "held": json.dumps(held, sort_keys=True),
+        "adapter": adapter,
+        "tokenizer": tokenizer_digest(policy.tokenizer),
     }
 
 
-def _is_adapter(name: str) -> bool:
-    """Tell whether a parameter's name is one that PEFT gives to an adapter's."""
-    return ".lora_" in name or ".modules_to_save." in name
+def reference_record(key: Key) -> dict[str, str]:
+    """Return what a checkpoint keeps of the `reference_key` that its run started from."""
+    return {"reference": digest_of(key), "reference_version": CODE_VERSION}
 
 
-def _own_name(name: str) -> str:
-    """Return the name that a base's parameter has without adapters around it."""
-    return name.replace("base_model.model.", "").replace(".base_layer.", ".")
+def expect_reference(record: Mapping[str, object], key: Key) -> None:
+    """Refuse a checkpoint whose run started from another reference.
+
+    Raises:
+        UserError: It did. Whether a run of another version of this code did can't be told; that is
+            said in the log.
+    """
+    if record.get("reference_version") != CODE_VERSION:
+        _logger.warning(
+            "the checkpoint was written by another version of this package, so that its reference "
+            "can't be compared: it is taken to be this recipe's"
+        )
+    elif record["reference"] != digest_of(key):
+        raise UserError(
+            "the checkpoint's run started from another base or adapter than this recipe names: "
+            "resume with the recipe that the run started from"
+        )
 
 
-def _tokenizer_digest(policy: LanguagePolicy) -> str:
-    """Return a digest of the tokenizer's vocabulary and rules."""
-    backend = getattr(policy.tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        text = json.dumps(policy.tokenizer.get_vocab(), sort_keys=True)
-    else:
-        text = backend.to_str()
-    special = json.dumps(policy.tokenizer.special_tokens_map, sort_keys=True, default=str)
-    return hashlib.sha256(f"{text} {special}".encode()).hexdigest()
+@cache
+def computed_by() -> str:
+    """Return the versions of the packages whose code gives the numbers that are kept."""
+    names = ("torch", "transformers", "peft")
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names)

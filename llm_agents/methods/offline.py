@@ -24,7 +24,13 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.methods.best_weights import BestWeights, copy_into, swapped
 from llm_agents.methods.checkpoint_content import STATE_KEY, expect_weights, keep_weights, own_state
-from llm_agents.methods.content_cache import ContentCache, digest_of, reference_key, tensors_digest
+from llm_agents.methods.content_cache import (
+    ContentCache,
+    expect_reference,
+    reference_key,
+    reference_record,
+    tensors_digest,
+)
 from llm_agents.methods.non_finite import expect_finite_rows
 from llm_agents.methods.optimizer_steps import gradient_norm, log_step, scheduled_optimizer
 from llm_agents.methods.preparation import Reference, rank_zero_first
@@ -32,7 +38,14 @@ from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.methods.step_means import Losses, StepMeans
 from llm_agents.methods.trainer_budget import TrainerBudget, epoch_steps
-from llm_agents.methods.validation import Answers, Scores, answer, score, score_metrics
+from llm_agents.methods.validation import (
+    Answers,
+    Scores,
+    answer,
+    expect_reward,
+    score,
+    score_metrics,
+)
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.bundled import cache_folder
 from llm_agents.policies.modes import evaluation
@@ -88,6 +101,7 @@ class OfflineModule(LightningModule):
         super().__init__()
         self.strict_loading = False  # `on_load_checkpoint` checks what trains; the base isn't saved
         self.policy = policy
+        expect_reward(reward)
         self._reward = (reward,)  # no submodule: it neither trains nor belongs in checkpoints
         self.optimizer = optimizer or OptimizerConfig()
         self.generation = generation or GenerationConfig()
@@ -215,11 +229,8 @@ class OfflineModule(LightningModule):
 
     def on_fit_start(self) -> None:
         """Ask the reference what training needs to know, and set the budget."""
-        if self._resumed is not None and self._resumed["reference"] != self._reference_digest():
-            raise UserError(
-                "the checkpoint's run started from another base or adapter than this recipe names: "
-                "resume with the recipe that the run started from"
-            )
+        if self._resumed is not None:
+            expect_reference(self._resumed, self._reference_key)
         self._budget = self._asked_budget()
         with isolate_rng(), rank_zero_first(self.trainer):
             # A resumed policy has moved already, and the reference may be the policy at its start.
@@ -230,10 +241,6 @@ class OfflineModule(LightningModule):
                     self._prepare(is_moved=True)
         self.total_steps = self._budget.apply(self.trainer, share, self.steps_per_batch)
         self.trainer.num_sanity_val_steps = 0  # the reference has shown that validation works
-
-    def _reference_digest(self) -> str:
-        """Return what a checkpoint remembers of the reference."""
-        return digest_of(self._reference_key)
 
     def _prepare(self, *, is_moved: bool = False) -> float:
         """Ask the reference, which may be the policy as it is; return the share of the budget."""
@@ -463,7 +470,7 @@ class OfflineModule(LightningModule):
         """Keep what trains, drop the base; add what makes a resumed run continue alike."""
         keep_weights(checkpoint, self.trainable())
         checkpoint[STATE_KEY] = {
-            "reference": self._reference_digest(),
+            **reference_record(self._reference_key),
             "rng": None if self._rng is None else self._rng.state_dict(),
             "best": self.best.save(self._folder("best"), writes=self.trainer.is_global_zero),
             "moved": self._moved.save(self._folder("moved"), writes=self.trainer.is_global_zero),

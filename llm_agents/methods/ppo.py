@@ -69,7 +69,7 @@ from llm_agents.policies.response_pass import (
 )
 from llm_agents.policies.state_mlp import StateMLP
 from llm_agents.policies.trained import expect_trained
-from llm_agents.types import GenerationConfig, Prompt, Reward, ScoredBatch, TokenBatch
+from llm_agents.types import GenerationConfig, Prompt, Reward, ScoredBatch, TokenBatch, as_scores
 
 _logger = logging.getLogger(__name__)
 
@@ -219,7 +219,8 @@ class PPO(OfflineModule):
     def _judge(self, rows: list[int], texts: list[str]) -> Tensor:
         """Return ``[N]`` scores of answers to the prompts of training responses."""
         reward = cast(Reward, self.reward)
-        scores = reward([self._prompts[row] for row in rows], texts).float()
+        found = reward([self._prompts[row] for row in rows], texts)
+        scores = as_scores(found, count=len(texts), name=reward.name).float()
         names = [f"the answer to training response {row}'s prompt" for row in rows]
         check_rewards(scores, reward.low, reward.high, names)
         return scores

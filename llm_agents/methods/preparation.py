@@ -21,17 +21,19 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.methods.content_cache import ContentCache, Key, tensors_digest
 from llm_agents.methods.validation import (
+    Answers,
     Scores,
-    answer,
     check_rewards,
+    generate_answers,
     prompts_digest,
     score,
+    texts_digest,
 )
 from llm_agents.methods.value_fit import ValueFit, ValueFitConfig, fit_value_head
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import ValueHead
 from llm_agents.policies.modes import evaluation
-from llm_agents.types import GenerationConfig, OfflineSource, Reward, TokenBatch
+from llm_agents.types import GenerationConfig, OfflineSource, Prompt, Reward, TokenBatch, as_scores
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -109,30 +111,53 @@ class Reference:
                 "expected validation prompts, whose answers tell what the reference is worth, got "
                 "none: name `data.validation`"
             )
-        key = self._scores_key(reward, generation)
+        answers = self._answers(generation, clean)
+        is_sum = type(reward).scores_and_parts is not Reward.scores_and_parts
+        key = {
+            "answers": texts_digest(answers.prompts, answers.texts),
+            "rows": json.dumps(answers.rows),
+            "reward": f"{reward.name} {reward.version}",
+            "parts": "kept" if is_sum else "none",
+        }
+        found = self.cache.get("validation", key, lambda: score(answers, reward).tensors())
+        return Scores.of_tensors(found)
+
+    def _answers(self, generation: GenerationConfig, clean: Callable[[str], str]) -> Answers:
+        """Return the reference's answers to the validation prompts, generated once."""
+        key = {**self.key, **self._generation_key(generation)}
 
         def make() -> dict[str, Tensor]:
             with self._asked():
                 batches = progress(
                     "reference answers", self.source.validation_batches(generation.batch_size)
                 )
-                return score(answer(self.policy, batches, generation, clean), reward).tensors()
+                ids = generate_answers(self.policy, batches, generation)
+            lengths = torch.tensor([len(row) for row in ids], dtype=torch.int64)
+            flat = torch.tensor([token for row in ids for token in row], dtype=torch.int64)
+            return {"ids": flat, "lengths": lengths}
 
-        return Scores.of_tensors(self.cache.get("validation", key, make))
+        found = self.cache.get("answers", key, make)
+        parts = torch.split(found["ids"], found["lengths"].tolist())
+        texts = [clean(self.policy.decode(ids.tolist())) for ids in parts]
+        rows: list[int] = []
+        prompts: list[Prompt] = []
+        for batch in self.source.validation_batches(generation.batch_size):
+            rows += batch.rows.tolist()
+            prompts += batch.prompts
+        return Answers(rows, prompts, texts)
 
-    def _scores_key(self, reward: Reward, generation: GenerationConfig) -> Key:
-        """Return what the rewards of the reference's answers depend on."""
-        batches = self.source.validation_batches(generation.batch_size)
+    def _generation_key(self, generation: GenerationConfig) -> Key:
+        """Return what is generated depends on, beside the model: prompts, settings, end tokens."""
         settings = asdict(generation)
         del settings["batch_size"]  # what is generated doesn't depend on it
-        key = {
-            **self.key,
-            "prompts": prompts_digest(batches),
-            "reward": f"{reward.name} {reward.version}",
+        vocabulary = self.policy.generation_vocabulary()
+        return {
+            "prompts": prompts_digest(self.source.validation_batches(generation.batch_size)),
             "generation": json.dumps(settings),
+            "end_tokens": json.dumps(sorted(vocabulary.end_ids)),
+            "window": str(vocabulary.context_length),
+            "device": self.policy.device.type,
         }
-        is_sum = type(reward).scores_and_parts is not Reward.scores_and_parts
-        return {**key, "parts": "kept"} if is_sum else key
 
     def value_fit(self, targets: Scores, max_value: float, config: ValueFitConfig) -> ValueFit:
         """Return a value head fitted to the rewards of the reference's answers."""
@@ -293,8 +318,16 @@ def training_rewards(
         if reward is None:
             raise UserError("`options.training_rewards: scored` needs a `reward`")
         judge = reward
-        key = {"data": source.fingerprint(), "reward": f"{reward.name} {reward.version}"}
-        make = lambda: {"rewards": judge(*source.table_texts())}  # noqa: E731 (one expression)
+        key = {
+            "data": source.fingerprint(),
+            "texts": texts_digest(*source.table_texts()),  # of which the ids may be a part
+            "reward": f"{reward.name} {reward.version}",
+        }
+
+        def make() -> dict[str, Tensor]:
+            found = judge(*source.table_texts())
+            return {"rewards": as_scores(found, count=source.table_size(), name=judge.name)}
+
         rewards = cache.get("rewards", key, make)["rewards"]
     else:
         rewards = source.table_rewards()

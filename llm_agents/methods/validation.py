@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.modes import evaluation
-from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
+from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward, as_scores
 
 _PART = "parts/"
 
@@ -102,7 +103,6 @@ class Scores(NamedTuple):
         return Scores(rows, self.rewards[index], self.words[index], parts)
 
 
-@torch.no_grad()
 def answer(
     policy: LanguagePolicy,
     batches: Iterable[PromptBatch],
@@ -119,15 +119,28 @@ def answer(
     """
     rows: list[int] = []
     prompts: list[Prompt] = []
-    texts: list[str] = []
+
+    def noted() -> Iterator[PromptBatch]:
+        for batch in batches:
+            rows.extend(batch.rows.tolist())
+            prompts.extend(batch.prompts)
+            yield batch
+
+    ids = generate_answers(policy, noted(), generation)
+    return Answers(rows, prompts, [clean(policy.decode(row)) for row in ids])
+
+
+@torch.no_grad()
+def generate_answers(
+    policy: LanguagePolicy, batches: Iterable[PromptBatch], generation: GenerationConfig
+) -> list[list[int]]:
+    """Return the ids of an answer to each prompt, as `answer` has them."""
+    ids: list[list[int]] = []
     generator = torch.Generator(device=policy.device).manual_seed(0)
     with evaluation(policy):
         for batch in batches:
-            found = policy.generate(batch.to(policy.device), generation, generator)
-            rows += batch.rows.tolist()
-            prompts += batch.prompts
-            texts += [clean(policy.decode(ids)) for ids in found]
-    return Answers(rows, prompts, texts)
+            ids += policy.generate(batch.to(policy.device), generation, generator)
+    return ids
 
 
 def score(answers: Answers, reward: Reward) -> Scores:
@@ -137,11 +150,7 @@ def score(answers: Answers, reward: Reward) -> Scores:
         UserError: A score is not a number or lies outside the reward's range.
     """
     rewards, parts = reward.scores_and_parts(answers.prompts, answers.texts)
-    if rewards.shape != (len(answers.texts),):
-        raise UserError(
-            f"expected {len(answers.texts)} scores from the reward {reward.name!r}, "
-            f"got shape {tuple(rewards.shape)}"
-        )
+    rewards = as_scores(rewards, count=len(answers.texts), name=reward.name)
     check_rewards(
         rewards, reward.low, reward.high, [f"validation prompt {r}" for r in answers.rows]
     )
@@ -158,6 +167,20 @@ def score_metrics(scores: Scores) -> dict[str, float]:
         "val/words": float(scores.words.mean()),
     }
     return {**means, **parts}
+
+
+def expect_reward(reward: object) -> None:
+    """Refuse what is no `Reward`: a bare function has neither a name nor a range.
+
+    Raises:
+        UserError: It is something else, not None.
+    """
+    if reward is not None and not isinstance(reward, Reward):
+        wrapped = "wrap it, `CallableReward(function, low=…, high=…)`" if callable(reward) else ""
+        raise UserError(
+            f"expected a `Reward` or None, got a {type(reward).__name__}: "
+            f"{wrapped or 'see `llm_agents.rewards`'}"
+        )
 
 
 def check_rewards(
@@ -207,4 +230,13 @@ def prompts_digest(batches: Iterable[PromptBatch]) -> str:
             batch.rows.tolist(), batch.prompt_ids, batch.prompt_mask, strict=True
         ):
             digest.update(f"{row} {ids[mask].tolist()}".encode())
+    return digest.hexdigest()
+
+
+def texts_digest(prompts: Sequence[Prompt], responses: Sequence[str]) -> str:
+    """Return a digest of dialogues and what is said to each, as a reward reads them."""
+    digest = hashlib.sha256()
+    for prompt, response in zip(prompts, responses, strict=True):
+        turns = [[turn.role, turn.text] for turn in prompt]
+        digest.update(json.dumps([turns, response]).encode())
     return digest.hexdigest()

@@ -255,7 +255,10 @@ def _resolve_path(name: str, path: Path) -> ResolvedBase:
     if path.is_dir():
         return _resolve_folder(name, path)
     stat = path.stat()
-    identity = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+    # The time of change too, which tells of a file written over with its old time put back.
+    identity = (
+        f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino}|{stat.st_ctime_ns}"
+    )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     key = f"{path.stem}-{digest}-v{_CONVERTER_VERSION}"
     return ResolvedBase(str(_converted(path, key, None)), "gguf", None, None)

@@ -5,6 +5,7 @@ A-LoL's authors published theirs in this way, before PEFT wrote safetensors.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 from pathlib import Path
@@ -28,20 +29,26 @@ def converted(folder: Path) -> Path:
     """Return a copy of an adapter's folder whose pickled weights became safetensors.
 
     The pickle is read by torch's weights-only reader, which runs no code in it. The copy lies in
-    the user's cache under the digest of the weights.
+    the user's cache under the digest of the weights and of what is copied beside them.
 
     Raises:
         UserError: The file holds more than tensors, or is damaged.
     """
     source = folder / PICKLED_WEIGHTS
-    target = cache_folder() / "adapters" / sha256(source)[:16]
+    beside = sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix in {".json", ".md", ".yaml"}
+    )
+    parts = [f"{path.name} {sha256(path)}" for path in (source, *beside)]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    target = cache_folder() / "adapters" / digest[:16]
 
     def build(unfinished: Path) -> None:
         _logger.info("converting %s to safetensors in %s", source, target)
         save_file(_read(source), unfinished / _SAFE_WEIGHTS, metadata={"format": "pt"})
-        for path in folder.iterdir():
-            if path.is_file() and path.suffix in {".json", ".md", ".yaml"}:
-                shutil.copyfile(path, unfinished / path.name)
+        for path in beside:
+            shutil.copyfile(path, unfinished / path.name)
 
     return build_once(target, build)
 

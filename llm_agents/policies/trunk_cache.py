@@ -10,7 +10,6 @@ and final norm stay the model's code, so one mechanism serves every family that 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from llm_agents.policies.model_digest import (
+    base_tensors,
+    config_digest,
+    every_tensor,
+    named_digest,
+)
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.trunk_store import TrunkStore, content_key
 
@@ -101,27 +106,18 @@ def frozen_depth(model: nn.Module) -> int:
 def trunk_digest(model: nn.Module, depth: int) -> str:
     """Return a digest of everything that determines the states below layer `depth`.
 
-    It covers the configuration and the name, shape, precision and some values of every tensor of
-    the base model outside the layers from `depth` on. Name a `TrunkStore`'s folder after it.
+    It covers the configuration and every value of every tensor of the base model outside the layers
+    from `depth` on. Name a `TrunkStore`'s folder after it.
 
     Args:
         model: Causal transformers model, PEFT-wrapped or not.
         depth: Layers whose output is stored, see `frozen_depth`.
     """
     base, layers = _base_model(model), layer_list(model)
-    above = {id(t) for layer in layers[depth:] for t in (*layer.parameters(), *layer.buffers())}
-    config = base.config.to_dict()
-    for volatile in ("_name_or_path", "transformers_version", "architectures", "use_cache"):
-        config.pop(volatile, None)
-    digest = hashlib.sha256(json.dumps([depth, config], sort_keys=True, default=str).encode())
-    for name, tensor in (*base.named_parameters(), *base.named_buffers()):
-        if id(tensor) in above:
-            continue
-        flat = tensor.detach().reshape(-1)
-        places = torch.arange(min(16, len(flat)), device=flat.device) * (len(flat) - 1) // 15
-        sample = flat[places].double()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {sample.tolist()}".encode())
-    return digest.hexdigest()
+    above = {id(t) for layer in layers[depth:] for t in every_tensor(layer).values()}
+    below = [(name, t) for name, t in base_tensors(base) if id(t) not in above]
+    parts = f"{depth} {config_digest(base)} {named_digest(below)}"
+    return hashlib.sha256(parts.encode()).hexdigest()
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
@@ -16,12 +15,12 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.base_model import DtypeName, Quantization
+from llm_agents.policies.model_digest import model_digest
 from llm_agents.policies.modes import evaluation
 from llm_agents.rewards.annotation_prompts import JudgeTemplate
 from llm_agents.types import Choice, GenerationConfig, Prompt
 
 _CHOICES_A_CALL = 256
-_SAMPLED_NUMBERS = 4096  # of each weight tensor, for the digest
 
 
 class AnnotationBackend(ABC):
@@ -224,16 +223,8 @@ def messages(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def weights_digest(policy: LanguagePolicy) -> str:
-    """Return 12 hexadecimal digits that change with the weights: those of a part of each tensor."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(policy.model.state_dict().items()):
-        if not isinstance(tensor, Tensor):
-            continue
-        flat = tensor.detach().reshape(-1)
-        part = flat[:: max(1, flat.numel() // _SAMPLED_NUMBERS)].cpu().contiguous()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-        digest.update(part.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:12]
+    """Return 12 hexadecimal digits that change with any weight or setting of the model."""
+    return model_digest(policy.model)[:12]
 
 
 def answers_from_likeliest(likeliest: Mapping[str, float], answers: Sequence[str]) -> list[float]:

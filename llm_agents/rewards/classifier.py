@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from llm_agents.errors import UserError
 from llm_agents.messages import quietly, say_once
+from llm_agents.policies.model_digest import text_model_version
 from llm_agents.rewards.dialogue import take_apart
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
 from llm_agents.types import Prompt, Reward
@@ -224,14 +225,15 @@ class ClassifierReward(Reward):
         loaded, tokenizer = load_classifier(
             model, revision=revision, pickled_weights=pickled_weights, dtype=dtype
         )
-        commit = getattr(loaded.config, "_commit_hash", None) or revision or weights_version(loaded)
+        commit = getattr(loaded.config, "_commit_hash", None)
+        version = f"{commit}:{dtype}" if commit else text_model_version(loaded, tokenizer)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         nn.Module.to(loaded, target)
         return cls(
             loaded,
             tokenizer,
             name=name or model.rstrip("/").rpartition("/")[2],
-            version=commit,
+            version=version,
             label=label,
             activation=activation,
             scale=scale,
@@ -375,14 +377,3 @@ def load_classifier(
             "sequence classifier, and its scores would be random"
         )
     return loaded, tokenizer
-
-
-def weights_version(model: PreTrainedModel) -> str:
-    """Return a digest of a model's weights, from the sums of its tensors."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        sums = tensor.double().sum().item(), tensor.double().square().sum().item()
-        digest.update(f"{name}{tuple(tensor.shape)}{sums}".encode())
-    return digest.hexdigest()[:12]

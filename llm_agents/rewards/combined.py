@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llm_agents.errors import UserError
 from llm_agents.rewards.scores import check_pairs, check_scores
-from llm_agents.types import Prompt, Reward
+from llm_agents.types import Prompt, Reward, as_scores
 
 
 class SumReward(Reward):
@@ -52,7 +52,10 @@ class SumReward(Reward):
     def parts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, Tensor]:
         """Return each part's own ``[B]`` scores, without the weights."""
         check_pairs(prompts, responses)
-        return {key: part(prompts, responses) for key, part in self.members.items()}
+        return {
+            key: as_scores(part(prompts, responses), count=len(responses), name=part.name)
+            for key, part in self.members.items()
+        }
 
     def total(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Return the ``[B]`` weighted sum of scores that `parts` returned."""

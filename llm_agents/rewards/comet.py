@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from llm_agents.errors import UserError
 from llm_agents.messages import quietly
+from llm_agents.policies.model_digest import text_model_version
 from llm_agents.rewards.dialogue import without_end_tokens
-from llm_agents.rewards.folder import file_digest, locate_folder
+from llm_agents.rewards.folder import locate_folder
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
 from llm_agents.types import Prompt, Reward
 
@@ -279,10 +280,11 @@ class CometCritic(Reward):
         folder = locate_folder(model, marker=HEAD_FILE, revision=revision)
         network = CometCriticNetwork.from_folder(folder, dtype=getattr(torch, dtype))
         network.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         return cls(
             network,
-            AutoTokenizer.from_pretrained(folder),
-            version=file_digest(folder / WEIGHTS_FILE, folder / HEAD_FILE),
+            tokenizer,
+            version=text_model_version(network, tokenizer),
             num_draws=num_draws,
             batch_size=batch_size,
             max_tokens=max_tokens,

@@ -13,7 +13,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Model, GPT2PreTrainedModel
 
 from llm_agents.errors import UserError
-from llm_agents.rewards.folder import file_digest
+from llm_agents.policies.model_digest import text_model_version
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -88,7 +88,7 @@ def load_end_token_classifier(
         dtype: Type of the weights.
 
     Returns:
-        The model, its tokenizer, and a digest of the weights' file.
+        The model, its tokenizer, and a digest of both.
 
     Raises:
         UserError: A file is missing, or the weights are another model's.
@@ -123,7 +123,7 @@ def load_end_token_classifier(
             f"{', '.join(sorted(unexpected)[:3]) or 'none'}"
         )
     nn.Module.to(model, getattr(torch, dtype))
-    return model, tokenizer, file_digest(file)
+    return model, tokenizer, text_model_version(model, tokenizer)
 
 
 def _read(file: Path) -> dict[str, Tensor]:

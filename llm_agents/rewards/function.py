@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import io
 import math
+import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from llm_agents.errors import UserError
@@ -28,7 +31,8 @@ class CallableReward(Reward):
         high: Highest score that the function can return.
         name: Name in logs and tables; the function's own by default.
         version: Changes whenever the scores may change; by default a digest of the source of the
-            function's module.
+            function's module (in a notebook, of the function) and of what the function carries:
+            defaults, values that it closes over, an object's attributes.
 
     Example:
         >>> reward = CallableReward(lambda prompts, responses: [len(r) / 10 for r in responses],
@@ -54,9 +58,12 @@ class CallableReward(Reward):
     def __call__(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Tensor:
         """Return ``[B]`` scores."""
         check_pairs(prompts, responses)
-        scores = torch.as_tensor(self.function(prompts, responses), dtype=torch.float32)
         return check_scores(
-            scores, count=len(responses), name=self.name, low=self.low, high=self.high
+            self.function(prompts, responses),
+            count=len(responses),
+            name=self.name,
+            low=self.low,
+            high=self.high,
         )
 
 
@@ -79,13 +86,54 @@ def import_function(path: str) -> RewardFunction:
 
 
 def source_digest(function: RewardFunction) -> str:
-    """Return a digest of the source of the function's module."""
-    module = inspect.getmodule(function)
+    """Return a digest of the source of the function's module, and of all that it carries."""
+    bare: Any = function
+    while isinstance(bare, partial):
+        bare = bare.func
+    if not (inspect.isroutine(bare) or inspect.isclass(bare)):
+        bare = type(bare)  # an object with `__call__`
+    text = _source(bare)
+    written = io.BytesIO()
     try:
-        source = inspect.getsource(module) if module else inspect.getsource(function)
-    except (OSError, TypeError) as error:
+        _Writer(written, protocol=4).dump(function)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"cannot read the source of the reward function {function!r}: give `version`, to be "
-            "changed whenever its scores may change"
+            f"the reward function {function!r} carries what can't be compared between runs "
+            f"({error}): give `version`, to be changed whenever its scores may change"
         ) from error
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
+    return hashlib.sha256(text.encode() + written.getvalue()).hexdigest()[:12]
+
+
+def _source(found: Any) -> str:  # noqa: ANN401  (a function or a class)
+    """Return the source of its module; of itself, where the module has no file."""
+    candidates: list[Any] = [inspect.getmodule(found), found]
+    for one in candidates:
+        try:
+            return inspect.getsource(one)
+        except (OSError, TypeError):
+            continue
+    raise UserError(
+        f"cannot read the source of the reward function {found!r}: give `version`, to be changed "
+        "whenever its scores may change"
+    )
+
+
+class _Writer(pickle.Pickler):
+    """Writes values so that equal ones give equal bytes; functions by their code, not their name.
+
+    Two functions of one module, or of one line, differ in their constants, defaults and cells.
+    """
+
+    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401  (pickle's own)
+        """Return what stands for a function, its code, a class or a module."""
+        if inspect.isfunction(value):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            parts = [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__]
+            return tuple, ([*parts, cells],)
+        if inspect.iscode(value):
+            return tuple, ([value.co_code, value.co_consts, value.co_names],)
+        if inspect.ismodule(value):
+            return str, (value.__name__,)
+        if inspect.isclass(value) and value.__module__ != "builtins":
+            return str, (f"{value.__module__}.{value.__qualname__}",)
+        return NotImplemented

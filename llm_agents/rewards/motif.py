@@ -25,7 +25,9 @@ from llm_agents.policies.message_files import (
     MessageRewardInfo,
     load_message_scorer,
 )
+from llm_agents.policies.message_language import LanguageMessageScorer
 from llm_agents.policies.message_scorer import MESSAGE_SIZE, MessageScorer
+from llm_agents.policies.model_digest import text_model_version
 from llm_agents.rewards.folder import file_digest, locate_folder
 from llm_agents.types import MessageObservations
 from llm_agents.whole_files import write_tensors
@@ -141,11 +143,15 @@ class MessageReward:
         info = MessageRewardInfo.read(folder)
         scorer = load_message_scorer(folder, info, base=base)
         files = [folder / MESSAGE_REWARD_FILE, *sorted(folder.glob("*.safetensors"))]
+        version = file_digest(*files)
+        if isinstance(scorer, LanguageMessageScorer):  # its base lies elsewhere
+            policy = scorer.policy
+            version = f"{version}-{text_model_version(policy.model, policy.tokenizer)}"
         reward = cls(
             scorer.to(device or ("cuda" if torch.cuda.is_available() else "cpu")),
             info.statistics,
             name=info.name,
-            version=file_digest(*files),
+            version=version,
             shaping=ShapingConfig(threshold_quantile, round_threshold, count_exponent, normalize),
             cache=None if cache is None else Path(cache),
             batch_size=batch_size,

@@ -18,6 +18,7 @@ from torch import Tensor
 from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import RewardHead, load_head
+from llm_agents.policies.model_digest import text_model_version
 from llm_agents.policies.response_states import response_states
 from llm_agents.policies.text import Template
 from llm_agents.rewards.folder import file_digest, locate_folder
@@ -161,11 +162,12 @@ class PolicyReward(Reward):
             weights.append(folder / "adapter_model.safetensors")
         if is_whole:
             weights += sorted(folder.glob("model*.safetensors"))
+        text_version = text_model_version(policy.model, policy.tokenizer)
         return cls(
             policy,
             head.to(policy.device),
             config,
-            version=f"{config.version}+{file_digest(*weights)}",
+            version=f"{config.version}+{file_digest(*weights)}+{text_version}",
             batch_size=batch_size,
         )
 

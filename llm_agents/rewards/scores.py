@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from llm_agents.errors import UserError
+from llm_agents.types import as_scores
 
 
 def check_pairs(prompts: Sequence[object], responses: Sequence[str]) -> None:
@@ -19,11 +20,11 @@ def check_pairs(prompts: Sequence[object], responses: Sequence[str]) -> None:
         )
 
 
-def check_scores(scores: Tensor, *, count: int, name: str, low: float, high: float) -> Tensor:
+def check_scores(scores: object, *, count: int, name: str, low: float, high: float) -> Tensor:
     """Return `scores` as ``[B]`` float32 on the CPU, once they are known to be sound.
 
     Args:
-        scores: What a reward computed, any float type.
+        scores: What a reward computed: a tensor, an array or a sequence of numbers.
         count: B, the number of responses that were scored.
         name: The reward's name, for the message.
         low: Lowest score that the reward promises.
@@ -33,31 +34,27 @@ def check_scores(scores: Tensor, *, count: int, name: str, low: float, high: flo
         ``[B]`` float32, detached, on the CPU.
 
     Raises:
-        UserError: The shape is not ``[B]``, a score is not finite, or it lies outside the range.
+        UserError: It is not one number for each response, or one is not finite or lies outside the
+            range.
     """
-    if scores.shape != (count,):
-        raise UserError(
-            f"the reward `{name}` returned the shape {tuple(scores.shape)} for {count} responses: "
-            f"return one number for each, ({count},), for a single response too"
-        )
-    scores = scores.detach().to(device="cpu", dtype=torch.float32)
-    bad = ~scores.isfinite()
+    checked = as_scores(scores, count=count, name=name).to(device="cpu", dtype=torch.float32)
+    bad = ~checked.isfinite()
     if bad.any():
         rows = bad.nonzero().flatten().tolist()
         raise UserError(
-            f"the reward `{name}` returned {scores[rows[0]].item()} for response {rows[0]} "
+            f"the reward `{name}` returned {checked[rows[0]].item()} for response {rows[0]} "
             f"({len(rows)} of {count} are not finite): look at that text, "
             "or at the reward's weights"
         )
     slack = 1e-5 * max(1.0, abs(low), abs(high))  # float32 rounding of a sum of parts
-    outside = (scores < low - slack) | (scores > high + slack)
+    outside = (checked < low - slack) | (checked > high + slack)
     if outside.any():
         row = int(outside.nonzero()[0])
         raise UserError(
             f"the reward `{name}` promises scores from {low} to {high} and returned "
-            f"{scores[row].item():.6g} for response {row}: correct `low` and `high`, or scale it"
+            f"{checked[row].item():.6g} for response {row}: correct `low` and `high`, or scale it"
         )
-    return scores
+    return checked
 
 
 def batches_by_length(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:

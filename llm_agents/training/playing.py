@@ -35,6 +35,7 @@ from llm_agents.methods import Cloning, LoadedAgent
 from llm_agents.methods.names import method_name
 from llm_agents.methods.online_ppo import OnlinePPO
 from llm_agents.policies.backbone import is_adapted
+from llm_agents.policies.model_digest import text_model_version
 from llm_agents.rollouts import TextRollouts, play, play_symbolic
 from llm_agents.rollouts.seeds import Purpose, world_seeds
 from llm_agents.rollouts.symbolic import SymbolicAgent
@@ -190,6 +191,7 @@ def unfinished_episodes(
     identity = {
         "weights": _trained_digest(agent) if isinstance(agent, nn.Module) else None,
         "base": [getattr(policy, "base", None), getattr(policy, "revision", None)],
+        "model": None if policy is None else text_model_version(policy.model, policy.tokenizer),
         "home": home,
         "versions": package_versions(),
         "worlds": [world.name for world in worlds],

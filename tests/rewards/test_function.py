@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from llm_agents.errors import UserError
+from llm_agents.evaluation.policy import score as evaluation_score
+from llm_agents.methods.validation import Answers, expect_reward, score
 from llm_agents.rewards import CallableReward, SumReward
-from llm_agents.types import Prompt, Turn
+from llm_agents.types import Prompt, Reward, Turn
 
 PROMPTS = [(Turn("user", "a"),), (Turn("user", "bb"),)]
 
@@ -65,8 +70,8 @@ def test_a_wrong_path_is_named(module: Path, path: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        ([[1.0], [2.0]], r"returned the shape \(2, 1\) for 2 responses"),
-        (1.0, r"returned the shape \(\)"),
+        ([[1.0], [2.0]], r"returned \[1\.0\] for response 0"),
+        (1.0, "returned a float for 2 responses"),
         ([1.0], r"returned the shape \(1,\)"),
         ([1.0, math.inf], r"returned inf for response 1"),
         ([math.nan, 1.0], r"returned nan for response 0"),
@@ -114,3 +119,90 @@ def test_weights_of_unknown_parts_are_refused() -> None:
         SumReward({"a": reward}, {"b": 1.0})
     with pytest.raises(UserError, match="at least one part"):
         SumReward({})
+
+
+def learned() -> Any:
+    return torch.nn.Parameter(torch.tensor([0.5, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (None, "returned None for 2 responses: return one number for each"),
+        ([0.5, None], "returned None for response 1: return a number"),
+        ([math.nan, 1.0], "returned nan for response 0"),
+        ("ab", "returned a str for 2 responses: return one number for each"),
+        (["0.5", "1"], "returned '0.5' for response 0: return a number"),
+        ([b"1", 1], "returned b'1' for response 0"),
+        ({0: 1.0, 1: 2.0}, "returned a dict for 2 responses"),
+        ({1.0, 2.0}, "returned a set for 2 responses"),
+        (iter([1.0, 2.0]), "returned a list_iterator for 2 responses"),
+        ([], r"returned the shape \(0,\) for 2 responses"),
+        ([1.0, 2.0, 3.0], r"returned the shape \(3,\) for 2 responses"),
+        ([[1.0], [2.0]], r"returned \[1.0\] for response 0: return a number"),
+        ([1.0, 1j], "returned 1j for response 1"),
+        ([1.0, 10**400], "returned inf for response 1"),
+        (np.array(["a", "b"]), "returned .*'a'.* for response 0"),
+        (np.array([[1.0], [2.0]]), r"returned the shape \(2, 1\)"),
+        (np.array([1.0, None]), "returned None for response 1"),
+        (torch.ones(2, 1), r"returned the shape \(2, 1\)"),
+        (torch.ones(2, dtype=torch.complex64), "returned a Tensor for 2 responses"),
+        ([torch.ones(1), torch.ones(1)], r"returned tensor\(\[1\.\]\) for response 0"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_score_gets_one_error(returned: Any, expected: str) -> None:
+    reward = CallableReward(lambda prompts, responses: returned, 0.0, 5.0, "broken", "1")
+    with pytest.raises(UserError, match=f"the reward `broken` {expected}"):
+        reward(PROMPTS, ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        (0.5, 2),
+        [torch.tensor(0.5, requires_grad=True), np.float64(2)],
+        [Fraction(1, 2), Decimal(2)],
+        learned(),
+        learned() * 1.0,
+        learned().double(),
+        np.array([0.5, 2.0]),
+        np.array([0.5, 2.0], dtype=object),
+        np.array([[0.5, 2.0]])[0, ::1],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_any_kind_are_scores(returned: Any) -> None:
+    scores = CallableReward(lambda p, r: returned, 0.0, 5.0, "fine", "1")(PROMPTS, ["x", "y"])
+    assert scores.tolist() == [0.5, 2.0]
+    assert scores.dtype == torch.float32
+    assert not scores.requires_grad
+
+
+class Silent(Reward):
+    """A reward of a user's own that returns nothing."""
+
+    name, version, low, high = "silent", "1", 0.0, 1.0
+
+    def __call__(self, prompts: Any, responses: Any) -> Any:
+        return None
+
+
+def test_a_reward_class_that_returns_nothing_is_named_wherever_it_is_asked() -> None:
+    answers = Answers([0, 1], PROMPTS, ["x", "y"])
+    for ask in (
+        lambda: score(answers, Silent()),
+        lambda: evaluation_score(Silent(), PROMPTS, ["x", "y"]),
+        lambda: SumReward({"a": Silent()})(PROMPTS, ["x", "y"]),
+    ):
+        with pytest.raises(UserError, match="returned None for 2 responses"):
+            ask()
+
+
+def test_a_bare_function_is_no_reward() -> None:
+    expect_reward(None)
+    expect_reward(Silent())
+    with pytest.raises(UserError, match=r"got a function: wrap it, `CallableReward\(function"):
+        expect_reward(lengths)
+    with pytest.raises(UserError, match=r"got a float: see `llm_agents\.rewards`"):
+        expect_reward(1.0)
