@@ -7,6 +7,7 @@ once. Wiring only: each verb parses its options and hands them to the part that 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shlex
 import shutil
@@ -25,7 +26,6 @@ from llm_agents.command_line import (
     player_name,
     player_options,
     publish_parser,
-    refuse_options,
     run_parser,
     split_options,
     watch_parser,
@@ -33,12 +33,15 @@ from llm_agents.command_line import (
 )
 from llm_agents.errors import UserError
 from llm_agents.messages import show_messages
-from llm_agents.served_models import is_served
 
 if TYPE_CHECKING:
     from llm_agents.config.reading import Document, Value
+    from llm_agents.subjects import Subject
 
-UNTRAINED = ("random", "bot", "explorer")  # players that come without a recipe
+_OF_PLACES = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+)  # faults of a folder or disk that the user has chosen
 EXIT_FAULT = 2  # what the user gave can't be used; nothing was started
 
 OVERVIEW = """\
@@ -84,6 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is flushed at exit has a place to go
         return 0
+    except OSError as error:
+        if error.errno not in _OF_PLACES:
+            raise
+        print(f"error: can't use {error.filename}: {error.strerror}", file=sys.stderr)
+        return EXIT_FAULT
 
 
 def _dispatch(words: list[str]) -> int:
@@ -172,12 +180,14 @@ def _check_start(document: Document, resume: str | None) -> str | None:
     """Refuse a run that can't begin, before anything heavy is imported; return what to resume."""
     from llm_agents.config.chain import first_stage, without_reference
     from llm_agents.config.inputs import check_inputs
+    from llm_agents.config.worlds import check_own_worlds
     from llm_agents.training.past_runs import check_folder
 
     first = first_stage(document)
     check_inputs(without_reference(document))
     if first is not None:
         check_inputs(first)
+    check_own_worlds(document.values)
     section = document.values.get("run")
     folder = section.get("folder") if isinstance(section, dict) else None
     return check_folder(folder if isinstance(folder, str) else None, resume)
@@ -210,9 +220,14 @@ def evaluate(words: list[str]) -> int:
         parser.error("--test names a test of a suite: add --suite")
     given.name = player_name(given, parser)
     sys.path.append(str(Path.cwd()))
-    recipe = _recipe_of(given.name, given.recipe)
-    if _plays(given, recipe, parser):
+    from llm_agents.subjects import check_answers, find_subject, plays_worlds
+
+    subject = find_subject(given.name)
+    given.name = subject.name
+    recipe = _recipe_of(subject, given.recipe)
+    if plays_worlds(given, subject, recipe):
         return _evaluate_agent(given, recipe)
+    check_answers(given, subject, recipe)
     from llm_agents.judge import JudgeConfig
     from llm_agents.training.named import Request, default_folder, evaluate_named
 
@@ -230,46 +245,6 @@ def evaluate(words: list[str]) -> int:
     evaluate_named(request, judged)
     print(f"results: {request.out / 'results.json'}", file=sys.stderr)
     return 0
-
-
-def _plays(given: argparse.Namespace, recipe: dict[str, Value], parser: Parser) -> bool:
-    """Return whether worlds are to be played; refuse options of the other kind."""
-    from llm_agents.training.agents import SCRIPTED, agent_folder
-    from llm_agents.training.nethack_agents import nethack_folder
-
-    of_worlds = {
-        "--env": given.env,
-        "--episodes": given.episodes,
-        "--suite": given.suite,
-        "--behaviour": given.behaviour,
-    }
-    of_prompts = {
-        "--data": given.data,
-        "--reward": given.reward,
-        "--num-prompts": given.num_prompts,
-        "--against": given.against,
-        "--judge": given.judge,
-    }
-    if is_served(given.name):
-        if given.suite:
-            parser.error(f"--suite tests what was trained: leave it out for `{given.name}`")
-        return refuse_options(given.name, of_prompts, "plays worlds", parser)
-    if given.name in SCRIPTED:
-        return refuse_options(given.name, of_prompts, "plays worlds", parser)
-    if nethack_folder(given.name) is not None:  # its messages may be judged by a reward
-        of_worlds = {"--behaviour": given.behaviour, "--suite": given.suite}
-        of_prompts = {**of_prompts, "--reward": None}
-        return refuse_options(given.name, {**of_worlds, **of_prompts}, "plays NetHack", parser)
-    is_meant = bool(given.env or given.suite or given.policy)
-    plays = is_meant or agent_folder(given.name) is not None
-    kind = "plays worlds" if plays else "answers prompts, unless --env names a world"
-    of_worlds |= {
-        f"--{name.replace('_', '-')}": True
-        for name in player_options(given)
-        if name != "max_new_tokens"
-    }
-    refuse_options(given.name, of_prompts if plays else of_worlds, kind, parser)
-    return plays
 
 
 def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
@@ -300,17 +275,12 @@ def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
     return 0
 
 
-def _recipe_of(name: str, recipe: str | None) -> dict[str, Value]:
-    """Return the content of the recipe given, or of the one that `name` was trained with."""
+def _recipe_of(subject: Subject, recipe: str | None) -> dict[str, Value]:
+    """Return the content of the recipe given, or of the one that the subject was trained with."""
     from llm_agents.config.loading import load_recipe
+    from llm_agents.subjects import recipe_file
 
-    if recipe is not None:
-        return load_recipe(recipe).values
-    if name in UNTRAINED or is_served(name):
-        return {}
-    from llm_agents.zoo import recipe_of
-
-    path = recipe_of(name)
+    path = recipe_file(subject) if recipe is None else recipe
     return {} if path is None else load_recipe(path).values
 
 
@@ -320,7 +290,14 @@ def watch(words: list[str]) -> int:
     given = parser.parse_args(words)
     given.name = player_name(given, parser)
     sys.path.append(str(Path.cwd()))
-    recipe = _recipe_of(given.name, None)
+    from llm_agents.subjects import check_outputs, check_watched, find_subject
+
+    subject = find_subject(given.name)
+    check_watched(given.name, given.env, given.reward, subject)
+    given.name = subject.name
+    files = {f"--{name}": getattr(given, name) for name in ("cast", "gif", "mp4", "html", "json")}
+    check_outputs(files, are_files=True)
+    recipe = _recipe_of(subject, None)
     from llm_agents.training.outside_agents import PlayerOptions
     from llm_agents.training.watching import WatchRequest, watch_named
 
@@ -345,16 +322,24 @@ def plot(words: list[str]) -> int:
         "recipe that differ in seed and folder only are one curve or bar, with an interval.",
     )
     parser.add_argument(
-        "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder; equal labels are one curve"
+        "runs",
+        nargs="+",
+        metavar="[LABEL=]RUN",
+        help="a run's folder, its recipe's name or NEWEST; equal labels are one curve",
     )
     parser.add_argument("--out", default="learning_curves.png", metavar="FILE", help="the picture")
     parser.add_argument(
         "--published", type=Path, metavar="FILE", help="Motif's curves, motif_results.pkl, below"
     )
     given = parser.parse_args(words)
+    from llm_agents.subjects import check_inputs, check_outputs, run_folders
+
+    runs = run_folders(given.runs, ("metrics.csv", "results.json"), "plot")
+    check_inputs([str(given.published)] if given.published else [], "file", "--published")
+    check_outputs({"--out": given.out}, are_files=True)
     from llm_agents.training.plotting import plot_runs
 
-    for path in plot_runs(given.runs, Path(given.out), given.published):
+    for path in plot_runs(runs, Path(given.out), given.published):
         print(path)
     return 0
 
@@ -372,9 +357,13 @@ def aggregate(words: list[str]) -> int:
     )
     parser.add_argument("--out", default="aggregate.csv", metavar="FILE", help="the CSV")
     given = parser.parse_args(words)
+    from llm_agents.subjects import check_outputs, run_folders
+
+    runs = run_folders(given.runs, ("results.json", "*/results.json"), "aggregate")
+    check_outputs({"--out": given.out}, are_files=True)
     from llm_agents.training.aggregating import aggregate_runs
 
-    for path in aggregate_runs(given.runs, Path(given.out)):
+    for path in aggregate_runs(runs, Path(given.out)):
         print(path)
     return 0
 
@@ -385,17 +374,21 @@ def zoo(words: list[str]) -> int:
     from llm_agents.zoo import list_entries, print_entries, show
 
     if given.verb == "show":
+        from llm_agents.training.past_runs import run_called
         from llm_agents.zoo.registry import describe_entry
 
-        print(describe_entry(show(given.name)))
+        print(describe_entry(show(run_called(given.name))))
         return 0
     if given.verb in ("add", "card"):
+        from llm_agents.subjects import trained_folder
+
+        folder = trained_folder(given.folder, needs_results=True)
         from llm_agents.training.keeping import add_entry, write_card
 
         made = (
-            add_entry(Path(given.folder), given.name, rounded=given.bf16, replace=given.replace)
+            add_entry(folder, given.name, rounded=given.bf16, replace=given.replace)
             if given.verb == "add"
-            else write_card(Path(given.folder))
+            else write_card(folder)
         )
         for line in made:
             print(line)
@@ -408,20 +401,24 @@ def publish(words: list[str]) -> int:
     """Send what was trained to the Hub."""
     parser = publish_parser()
     given = parser.parse_args(words)
+    from llm_agents.entries import entry_folder
+    from llm_agents.subjects import check_repository, trained_folder
+
     settings = _publish_section(Path(given.folder))
     repo = given.repo or settings.get("repo_id")
     if not isinstance(repo, str):
         parser.error("expected --repo OWNER/NAME: the recipe names no `publish.repo_id`")
+    check_repository(repo, "--repo" if given.repo else "publish.repo_id")
+    folder = trained_folder(given.folder, needs_results=True)
     from llm_agents.zoo import publish as send
 
-    if not given.no_replay and Path(given.folder).is_dir():
+    if not given.no_replay:
         from llm_agents.training.publishing import attach_replay
-        from llm_agents.zoo.layout import entry_folder
 
         sys.path.append(str(Path.cwd()))
-        attach_replay(entry_folder(Path(given.folder)))
+        attach_replay(entry_folder(folder))
     report = send(
-        given.folder,
+        folder,
         repo,
         dry_run=given.dry_run,
         base_model=given.base,
@@ -431,8 +428,6 @@ def publish(words: list[str]) -> int:
         revision=given.revision,
         allow_dirty=given.allow_dirty,
     )
-    for warning in report.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
     print(f"{'would send' if given.dry_run else 'sent'} {len(report.files)} files to {repo}")
     print(f"  {', '.join(report.files)}")
     if report.left_out:
@@ -459,6 +454,9 @@ def pull(words: list[str]) -> int:
     parser.add_argument("--to", metavar="DIR", help="folder; checkpoints/NAME by default")
     parser.add_argument("--revision", help="branch, tag or commit")
     given = parser.parse_args(words)
+    from llm_agents.subjects import check_pulled
+
+    check_pulled(given.name, given.to)
     from llm_agents.zoo import pull as fetch
 
     print(fetch(given.name, given.to, revision=given.revision))

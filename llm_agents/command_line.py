@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,11 +29,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
-        unknown = [word for word in message.split() if word.startswith("--")]
         known = [option for action in self._actions for option in action.option_strings]
+        words = [word.rstrip(":,") for word in message.split() if word.startswith("--")]
+        unknown = [word for word in words if word.partition("=")[0] not in known]
         near = get_close_matches(unknown[0], known, n=1, cutoff=0.6) if unknown else []
         hint = f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
         raise UserError(f"{self.prog}: {message}{hint}")
+
+
+def positive(text: str) -> int:
+    """Return a whole number above 0, or say what was expected."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
+    return int(text)
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -114,7 +122,7 @@ def evaluate_parser() -> Parser:
         "name",
         nargs="?",
         metavar="NAME",
-        help="zoo name, folder, Hub id, a base model; random; bot",
+        help="zoo name, folder, run (NEWEST), Hub id, base; random; bot",
     )
     _add_player(parser)
     parser.add_argument(
@@ -127,7 +135,9 @@ def evaluate_parser() -> Parser:
     parser.add_argument(
         "--env", action="append", default=[], metavar="WORLD", help="world that an agent plays"
     )
-    parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each world or test")
+    parser.add_argument(
+        "--episodes", type=positive, metavar="N", help="episodes of each world or test"
+    )
     parser.add_argument(
         "--suite", choices=("generalisation",), help="GLAM's tests of what was not trained"
     )
@@ -139,7 +149,9 @@ def evaluate_parser() -> Parser:
         choices=("decomposed", "trie", "list"),
         help="what a POAD agent draws its actions from",
     )
-    parser.add_argument("--num-prompts", type=int, metavar="N", help="prompts of each test set")
+    parser.add_argument(
+        "--num-prompts", type=positive, metavar="N", help="prompts of each test set"
+    )
     parser.add_argument(
         "--against", metavar="NAME", help="another policy, compared prompt by prompt"
     )
@@ -195,13 +207,15 @@ def _add_player(parser: Parser) -> None:
     group.add_argument(
         "--temperature", type=_temperature, metavar="T|server", help="of replies (0)"
     )
-    group.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer or reply")
+    group.add_argument(
+        "--max-new-tokens", type=positive, metavar="N", help="longest answer or reply"
+    )
     group.add_argument(
         "--key-variable",
         metavar="NAME",
         help="environment variable that holds the server's key (OPENAI_API_KEY)",
     )
-    group.add_argument("--parallel", type=int, metavar="N", help="requests at a time (8)")
+    group.add_argument("--parallel", type=positive, metavar="N", help="requests at a time (8)")
     group.add_argument(
         "--timeout", type=float, metavar="S", help="seconds until a request has failed (120)"
     )
@@ -236,14 +250,6 @@ def player_options(given: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def refuse_options(name: str, options: Mapping[str, object], kind: str, parser: Parser) -> bool:
-    """Refuse options that mean nothing for what is evaluated; return True."""
-    wrong = [option for option, value in options.items() if value]
-    if wrong:
-        parser.error(f"`{name}` {kind}: leave {wrong[0]} out")
-    return True
-
-
 def watch_parser() -> Parser:
     """Return the parser of ``lightning watch``."""
     parser = Parser(
@@ -255,12 +261,14 @@ def watch_parser() -> Parser:
         "name",
         nargs="?",
         metavar="NAME",
-        help="zoo name, folder or Hub id of an agent; random; explorer",
+        help="zoo name, folder, run (NEWEST), Hub id; random; explorer",
     )
     _add_player(parser)
     parser.add_argument("--env", metavar="WORLD", help="what is played; the agent's own by default")
-    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="leave an episode after so many")
+    parser.add_argument("--episodes", type=positive, default=1, metavar="N", help="how many (1)")
+    parser.add_argument(
+        "--max-steps", type=positive, metavar="N", help="leave an episode after so many"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of world and draws (0)")
     parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="frames a second (8)")
     parser.add_argument("--reward", metavar="NAME", help="reward of messages shown beside the game")

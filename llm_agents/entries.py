@@ -145,11 +145,17 @@ def near_names(name: str, known: list[str]) -> list[str]:
     Example:
         >>> near_names("twosome", ["a_lol-hha", "twosome-kitchen", "poad-house"])
         ['twosome-kitchen']
+        >>> near_names("twosme", ["a_lol-hha", "twosome-kitchen", "poad-house"])
+        ['twosome-kitchen']
     """
     word = name.removeprefix(ZOO).rstrip("/").rpartition("/")[2].lower()
     holding = [each for each in known if word and word in each.lower()]
-    alike = get_close_matches(word, known, n=3, cutoff=0.4)
-    return list(dict.fromkeys((*holding, *alike)))[:6]
+    alike = get_close_matches(word, known, n=3, cutoff=0.6)
+    begins: dict[str, list[str]] = {}
+    for each in known:  # a mistyped beginning of a long name
+        begins.setdefault(each[: len(word)], []).append(each)
+    near = get_close_matches(word, begins, n=3, cutoff=0.75) if len(word) > 3 else []
+    return list(dict.fromkeys((*holding, *alike, *(e for part in near for e in begins[part]))))[:6]
 
 
 def absent(name: str) -> str:

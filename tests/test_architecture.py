@@ -39,6 +39,7 @@ LEVELS = {
     "doctor": 5,
     "measurements": 5,
     "learning_tables": 5,
+    "subjects": 5,
     "tables": 5,
     "cli": 5,
     "__main__": 6,

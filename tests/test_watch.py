@@ -135,12 +135,12 @@ def test_random_play_of_a_text_world_needs_no_agent(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("random", "--episodes", "0"), "expected --episodes above 0, got 0"),
-        (("random", "--max-steps", "0"), "expected --max-steps above 0"),
+        (("random", "--episodes", "0"), "expected a whole number above 0, got '0'"),
+        (("random", "--max-steps", "0"), "argument --max-steps: expected a whole number above 0"),
         (("random", "--env", "toy-chst"), "do you mean `toy-chest`?"),
         (("random", "--sort", "size"), "invalid choice: 'size'"),
         (("random", "--htm", "x"), "did you mean --html?"),
-        (("explorer", "--env", "toy-chest"), "expected a task of NetHack for the explorer"),
+        (("explorer", "--env", "toy-chest"), "expected a task of NetHack for `explorer`"),
         (("random", "--env", "toy-chest", "--reward", "x"), "has no messages that one is for"),
         (("no-such-agent",), "no-such-agent"),
     ],

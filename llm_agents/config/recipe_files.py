@@ -88,12 +88,12 @@ def _find(name: str, below: str, what: str) -> Path:
     if path.is_dir():
         raise UserError(_refuse_folder(path, what))
     known = [each.name for each in summaries(bundled_folder() / below)]
-    known += [str(found) for found in sorted(path.parent.glob("*.y*ml"))]
-    near = near_names(plain.removesuffix(".yaml").removesuffix(".yml"), known)
+    beside = [str(found) for found in sorted(path.parent.glob("*.y*ml"))]
+    near = near_names(plain.removesuffix(".yaml").removesuffix(".yml"), [*known, *beside])
     hint = f"did you mean {' or '.join(near[:3])}? " if near else ""
     listed = "`lightning run` lists those that come with the package"
     if below:
-        listed = f"that come with the package: {', '.join(each for each in known[:8])}"
+        listed = f"that come with the package: {', '.join(known)}"
     kind = "an overlay" if below else "a recipe"
     raise UserError(
         f"expected {kind}, a file in YAML or a name, but there is none at {name}: {hint}{listed}"

@@ -38,6 +38,25 @@ def world_faults(values: Mapping[str, Value]) -> Iterator[tuple[Key, str]]:
         yield from _faults(_named(evaluation.get("worlds"), key), {}, key)
 
 
+def check_own_worlds(values: Mapping[str, Value]) -> None:
+    """Import the classes of one's own that a recipe names as worlds, and refuse what is none.
+
+    Not done where a recipe is only looked at: it runs the user's module.
+
+    Raises:
+        UserError: There is no such class, or it is no world of text.
+    """
+    from llm_agents.envs.registry import check_world
+
+    data, evaluation = values.get("data"), values.get("evaluation")
+    arguments = data.get("init_args") if isinstance(data, dict) else None
+    named = arguments.get("world") if isinstance(arguments, dict) else None
+    further = evaluation.get("worlds") if isinstance(evaluation, dict) else None
+    for _, name in (*_named(named, ()), *_named(further, ())):
+        if ":" in name:
+            check_world(name, imports=True)
+
+
 def _named(worlds: Value, key: Key) -> list[tuple[Key, str]]:
     """Return the names of worlds with the key of each."""
     if isinstance(worlds, str):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from operator import attrgetter
+from textwrap import fill
 from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from llm_agents.entries import near_names
 from llm_agents.envs.babyai import WORLDS as BABYAI
 from llm_agents.envs.babyai import BabyAIText
 from llm_agents.envs.base import TextEnv
@@ -74,9 +76,12 @@ def make_world(name: str, **options: object) -> TextEnv:
     world = _WORLDS.get(name) or _own_world(name)
     _check_options(name, world, options)
     try:
-        return world.factory(**world.fixed, **options)
+        made = world.factory(**world.fixed, **options)
     except ValueError as error:
         raise UserError(f"the world `{name}` refuses its options: {error}") from error
+    if ":" in name:
+        _refuse_other(name, made, (*_METHODS, *_ATTRIBUTES))
+    return made
 
 
 def world_path(world: object) -> str:
@@ -108,7 +113,12 @@ def world_path(world: object) -> str:
     return f"{world.__module__}:{world.__qualname__}"
 
 
-def check_world(name: str, options: Mapping[str, object] = types.MappingProxyType({})) -> None:
+def check_world(
+    name: str,
+    options: Mapping[str, object] = types.MappingProxyType({}),
+    *,
+    imports: bool = False,
+) -> None:
     """Refuse what `make_world` would, in an instant.
 
     A world that an engine runs is not built, and one that no table names is not imported: what
@@ -117,11 +127,14 @@ def check_world(name: str, options: Mapping[str, object] = types.MappingProxyTyp
     Args:
         name: As of `make_world`.
         options: As of `make_world`.
+        imports: Import a class of the user's own too, to see that it is a world.
 
     Raises:
         UserError: As of `make_world`.
     """
     if ":" in name:
+        if imports:
+            _own_world(name)
         return
     world = _WORLDS.get(name) or _own_world(name)
     _check_options(name, world, options)
@@ -154,13 +167,7 @@ def _own_world(name: str) -> _World:
     """Return a world that no table names, by its import path."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        near = get_close_matches(name, _WORLDS, n=1, cutoff=0.6)
-        if near:
-            raise UserError(f"expected a world, got `{name}`: do you mean `{near[0]}`?")
-        raise UserError(
-            f"expected a world out of {', '.join(_WORLDS)}, got `{name}`: choose one, or name a "
-            "class `module:Class`"
-        )
+        raise UserError(f"expected a world, got `{name}`: {_near_worlds(name)}")
     try:
         factory = attrgetter(attribute)(import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
@@ -169,7 +176,54 @@ def _own_world(name: str) -> _World:
         ) from error
     if not callable(factory):
         raise UserError(f"expected `{name}` to be a class of worlds, got {factory!r}")
+    if isinstance(factory, type) and not hasattr(factory, "__getattr__"):
+        _refuse_other(name, factory)
     return _World(factory)
+
+
+_METHODS = ("reset", "step", "state_dict", "load_state_dict", "render")
+_ATTRIBUTES = ("name", "num_actions", "vector_size", "gamma", "optimal_return")
+
+
+def _refuse_other(name: str, found: object, wanted: Sequence[str] = _METHODS) -> None:
+    """Raise unless a class, or a world that was built, has what a world of text has.
+
+    Raises:
+        UserError: Names what is missing, and where worlds are described.
+    """
+    lacking = [each for each in wanted if not hasattr(found, each)]
+    if lacking:
+        line = getattr(found, "__mro__", type(found).__mro__)
+        gym = any(each.__module__.partition(".")[0] in ("gymnasium", "gym") for each in line)
+        kind = "a Gymnasium world, which shows no text and lists no actions" if gym else "none"
+        raise UserError(
+            f"expected `{name}` to be a world of text (`llm_agents.envs.TextEnv`), but it is "
+            f"{kind}: it has no {', '.join(f'`{each}`' for each in lacking)}; "
+            "docs/bring_your_own_environment.md shows one"
+        )
+
+
+def _near_worlds(name: str) -> str:
+    """Return the end of a message about an unknown world: the near ones, or all by family."""
+    near = get_close_matches(name.lower(), _WORLDS, n=1, cutoff=0.8)
+    near = near or near_names(name, list(_WORLDS))
+    if near:
+        return f"do you mean {' or '.join(f'`{each}`' for each in near)}?"
+    families: dict[str, list[str]] = {}
+    for each in _WORLDS:
+        first, _, rest = each.partition("-")
+        families.setdefault(first, []).append(rest)
+    lines = [
+        fill(
+            f"{first}-…  {', '.join(rest)}" if len(rest) > 1 else f"{first}-{rest[0]}",
+            width=96,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_on_hyphens=False,
+        )
+        for first, rest in families.items()
+    ]
+    return "\n".join(["a class of your own is named `module:Class`; by name there are", *lines])
 
 
 def _takes_anything(factory: Callable[..., TextEnv]) -> bool:

@@ -62,11 +62,22 @@ def newest(folder: Path, *, complete: bool = True) -> Path:
             f"{RESULTS_FILE}; go on with one by `lightning run RECIPE --resume auto`, or name its "
             "folder"
         )
+    raise UserError(f"expected a run in {folder}, found none{known_runs(folder.as_posix())}")
+
+
+def known_runs(wanted: str) -> str:
+    """Return the end of a message about runs that are not there: near ones, or all there are.
+
+    Args:
+        wanted: What was looked for.
+    """
     others = {path.parent.as_posix() for path in runs_below(RUNS)} if RUNS.is_dir() else set()
-    near = get_close_matches(folder.as_posix(), others, n=1, cutoff=0.5)
-    known = f"; there are runs in {', '.join(sorted(others)[:8])}" if others else ""
-    hint = f": did you mean {near[0]}/{NEWEST}?" if near else known
-    raise UserError(f"expected a run in {folder}, found none{hint}")
+    near = get_close_matches(wanted, others, n=1, cutoff=0.6)
+    if near:
+        return f": did you mean {near[0]}/{NEWEST}?"
+    if others:
+        return f"; there are runs in {', '.join(sorted(others)[:8])}"
+    return "; no run is below `runs/` here"
 
 
 def with_newest(text: str, *, complete: bool = True) -> str:

@@ -31,7 +31,13 @@ import torch
 from llm_agents import __version__
 from llm_agents.errors import UserError
 from llm_agents.training.checkpoints import newest_checkpoint
-from llm_agents.training.past_runs import FOLDER_VARIABLE, RECIPE_FILE, RESULTS_FILE, is_begun
+from llm_agents.training.past_runs import (
+    FOLDER_VARIABLE,
+    RECIPE_FILE,
+    RESULTS_FILE,
+    RUNS,
+    is_begun,
+)
 from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)
@@ -92,9 +98,11 @@ class RunFolder:
         return path.is_file() and path.read_text(encoding="utf8") == recipe
 
     def remove_if_empty(self) -> None:
-        """Remove the folder that was made for a run which never began."""
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
+        """Remove the folder that was made for a run which never began, and ``runs/`` around it."""
+        around = [path for path in self.path.parents if RUNS in (path, *path.parents)]
+        for path in (self.path, *around):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
 
     def write_start(self, recipe: str) -> None:
         """Write the recipe and what it runs on; say what changed since the run began."""

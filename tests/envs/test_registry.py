@@ -76,7 +76,11 @@ def test_options_reach_the_world() -> None:
     ("name", "options", "message"),
     [
         ("overcooked-tomato-sald", {}, "do you mean `overcooked-tomato-salad`?"),
-        ("minecraft", {}, r"expected a world out of overcooked-tomato-salad, .*, got `minecraft`"),
+        (
+            "minecraft",
+            {},
+            r"expected a world, got `minecraft`: .*\n  overcooked-…  tomato-salad, tomato-l",
+        ),
         ("overcooked-tomato-salad", {"radious": 3}, "got `radious`; do you mean `radius`?"),
         ("overcooked-tomato-salad", {"dish": "tomato-salad"}, "got `dish`"),
         ("virtualhome-cheese", {"variant": "pizza"}, "got `variant`"),

@@ -211,7 +211,7 @@ def test_names_of_worlds_are_needed() -> None:
         TextRollouts([])
     with pytest.raises(UserError, match="set it to 2 or more"):
         TextRollouts([WORLD, WORLD], num_worlds=1)
-    with pytest.raises(UserError, match="expected a world out of"):
+    with pytest.raises(UserError, match="expected a world, got"):
         TextRollouts("overcoked").make_worlds()
 
 
