@@ -33,7 +33,7 @@ class TextEncoder(Protocol):
     def encode_response(
         self, text: str, *, template: Template = ..., max_tokens: int | None = ...
     ) -> list[int]:
-        """Return a response's ids with the end token, its first `max_tokens`."""
+        """Return a response's ids with its end token, the first `max_tokens` of them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TextLimits:
         for name in ("max_prompt_tokens", "max_response_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"expected `{name}` of at least 1, got {value}")
+                raise UserError(f"expected `data.{name}` of at least 1, got {value}")
 
 
 class SplitEncoder:
@@ -76,6 +76,7 @@ class SplitEncoder:
         self.encoder = encoder
         self.limits = limits
         self.max_prompt = self._prompt_limit()
+        self._check_prompt_limit()
 
     def _prompt_limit(self) -> int | None:
         """Return the longest prompt that leaves room for a longest response."""
@@ -86,10 +87,24 @@ class SplitEncoder:
         if room < 8:
             raise UserError(
                 f"expected a model window of at least {self.limits.max_response_tokens + 8} tokens "
-                f"for max_response_tokens {self.limits.max_response_tokens}, got {window}: lower "
-                "max_response_tokens or take a base model with a longer window"
+                f"for data.max_response_tokens {self.limits.max_response_tokens}, got {window}: "
+                "lower data.max_response_tokens or take a base model with a longer window"
             )
         return room if wanted is None else min(wanted, room)
+
+    def _check_prompt_limit(self) -> None:
+        """Refuse a limit that leaves room for the tokens around a prompt alone."""
+        if self.max_prompt is None:
+            return
+        try:
+            self.encoder.encode_prompt(
+                (Turn("user", "?"),), template="verbatim", max_tokens=self.max_prompt
+            )
+        except ValueError as fault:
+            raise UserError(
+                f"expected room for a prompt in `data.max_prompt_tokens`, got {self.max_prompt} "
+                f"with the tokens that this model puts around it: {fault}"
+            ) from None
 
     def prompt(self, prompt: Prompt, report: DropReport) -> list[int]:
         """Return a prompt's ids, cut to its limit; cuts are counted."""

@@ -289,7 +289,8 @@ def _bar(label: str, total: int, *, shown: bool) -> Iterator[Any]:
 
 def is_truncated(ids: Sequence[int], policy: LanguagePolicy, generation: GenerationConfig) -> bool:
     """Return whether a response met the limit of new tokens before it ended."""
-    if len(ids) < generation.max_new_tokens or ids[-1] == policy.tokenizer.eos_token_id:
+    ends = policy.generation_vocabulary().end_ids
+    if len(ids) < generation.max_new_tokens or ids[-1] in ends:
         return False
     text = policy.decode(list(ids))
     return not any(stop in text for stop in generation.stop_strings)

@@ -270,7 +270,7 @@ class LanguagePolicy(nn.Module):
         """Return what generation must know; the tokenizer and the model both name end tokens."""
         named = getattr(self.causal_model.generation_config, "eos_token_id", None)
         more = [named] if isinstance(named, int) else list(named or ())
-        ends = frozenset((self.text.end_id, *more))
+        ends = frozenset((*self.text.end_ids, *more))
         return Vocabulary(ends, self.text.decode_exactly, self.context_length)
 
     # --- actions --------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ evaluation alike; ids are never turned to text and encoded again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 from llm_agents.errors import UserError
+from llm_agents.policies.chat_format import ChatFormat, write_chat
 from llm_agents.types import Prompt, Turn
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class TextCodec:
       if a chat template has written it already; it survives truncation.
     - The blank between prompt and response belongs to the response. Tokenizers that put a blank
       before every text by themselves (SentencePiece) get none from us.
-    - A response ends with the end token, unless truncation took it.
+    - A response ends with the end token, unless truncation took it: the chat template's own under
+      ``chat``, the tokenizer's otherwise. One that a text brings along is not doubled.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -49,6 +50,7 @@ class TextCodec:
                 "its tokenizer_config.json"
             )
         self.end_id = int(tokenizer.eos_token_id)
+        self._formats: dict[str, ChatFormat | None] = {}
         bare = self._ids("a")
         full = list(tokenizer("a", verbose=False).input_ids)
         start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
@@ -92,18 +94,45 @@ class TextCodec:
             template: How its prompt is written.
             max_tokens: Keep the first tokens up to this many; the end token then falls away.
         """
-        separator = self.separator(template)
+        text = self.without_end(text)
+        uses_chat = template == "chat" and not self.is_encoder_decoder
+        chat = self._required_format() if uses_chat else None
+        end = [self.end_id if chat is None else self._chat_end(chat)]
         if not text.strip():
-            ids = []
-        elif separator == " ":
+            return end[:max_tokens]
+        if chat is not None:
+            ids = self._ids_without_blank(chat.answer(text))
+            return (ids if chat.frame.end_token else [*ids, *end])[:max_tokens]
+        if self.separator(template) == " ":
             ids = self._ids(text.lstrip() if self.adds_blank else " " + text.lstrip())
         else:
-            ids = self._ids_without_blank(separator + text)
-        return [*ids, self.end_id][:max_tokens]
+            ids = self._ids_without_blank(text)
+        return [*ids, *end][:max_tokens]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids` without special tokens and surrounding blanks."""
-        return self.decode_exactly(ids).strip()
+        """Return the text of `ids` without special tokens and surrounding blanks.
+
+        What the chat template puts around an answer is no part of it: its end token, and an empty
+        think block before it.
+        """
+        text = self.decode_exactly(ids).strip()
+        chat = self._format()
+        return text if chat is None else chat.bare(text)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Return the ids that end a response: the tokenizer's, and the chat template's."""
+        chat = self._format()
+        return frozenset((self.end_id, self.end_id if chat is None else self._chat_end(chat)))
+
+    def without_end(self, text: str) -> str:
+        """Return a text without end tokens at its end, and the blanks between and behind these."""
+        chat = self._format()
+        names = [self.tokenizer.eos_token, self.tokenizer.pad_token, chat and chat.frame.end_token]
+        ends = tuple(str(name) for name in names if name)
+        while (bare := text.rstrip()).endswith(ends):
+            text = bare[: -max(len(end) for end in ends if bare.endswith(end))]
+        return text
 
     def decode_exactly(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without special tokens, blanks kept."""
@@ -131,7 +160,8 @@ class TextCodec:
         if template == "plain":
             return "\n".join(turn.text for turn in turns).rstrip()
         if template == "eos":
-            return "".join(f"{turn.text}{self.tokenizer.eos_token}" for turn in turns)
+            end = self.tokenizer.eos_token
+            return "".join(f"{self.without_end(turn.text)}{end}" for turn in turns)
         if template == "verbatim":
             return "\n".join(turn.text for turn in turns)
         raise ValueError(f"expected `template` {', '.join(get_args(Template))}, got {template!r}")
@@ -140,31 +170,36 @@ class TextCodec:
         """Return what stands between a prompt and its response, as part of the response."""
         if self.is_encoder_decoder or template in ("eos", "verbatim"):
             return ""
-        return self._chat_separator if template == "chat" else " "
-
-    @cached_property
-    def _chat_separator(self) -> str:
-        """Read off the chat template what it writes before the assistant's words."""
-        question, answer = Turn("user", "q"), Turn("assistant", "ANSWER")
-        prompt = self._chat((question,), generation_prompt=True)
-        whole = self._chat((question, answer), generation_prompt=False)
-        if not whole.startswith(prompt) or answer.text not in whole[len(prompt) :]:
-            return ""
-        return whole[len(prompt) :].split(answer.text)[0]
+        return self._required_format().frame.separator if template == "chat" else " "
 
     def _chat(self, turns: Prompt, *, generation_prompt: bool) -> str:
         """Write `turns` with the model's chat template."""
-        if not self.tokenizer.chat_template:
-            raise UserError(
-                f"the tokenizer of {self.tokenizer.name_or_path!r} has no chat template: use the "
-                "template `alol` or `plain`, or a base model made for chat"
-            )
-        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-        return str(
-            self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=generation_prompt
-            )
-        )
+        turns = tuple(Turn(turn.role, self.without_end(turn.text)) for turn in turns)
+        return write_chat(self.tokenizer, turns, generation_prompt=generation_prompt)
+
+    def _required_format(self) -> ChatFormat:
+        """Return the model's chat template, or say why there is none."""
+        found = self._format()
+        return ChatFormat(self.tokenizer) if found is None else found
+
+    def _format(self) -> ChatFormat | None:
+        """Return the model's chat template; None if it has none, or none for a plain question."""
+        from jinja2 import TemplateError
+
+        key = str(self.tokenizer.chat_template or "")
+        if key not in self._formats:
+            try:
+                self._formats[key] = ChatFormat(self.tokenizer) if key else None
+            except TemplateError:
+                self._formats[key] = None
+        return self._formats[key]
+
+    def _chat_end(self, chat: ChatFormat) -> int:
+        """Return the id that ends an answer under the chat template."""
+        token = chat.frame.end_token
+        if token is None or token == self.tokenizer.eos_token:
+            return self.end_id
+        return int(self.tokenizer.get_added_vocab()[token])
 
     def _ids(self, text: str) -> list[int]:
         """Tokenize without special tokens of the tokenizer's own adding."""

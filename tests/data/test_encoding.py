@@ -141,8 +141,21 @@ def test_a_window_that_holds_no_prompt_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["max_prompt", "max_response"])
 def test_limits_below_one_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"`{name}_tokens` of at least 1, got 0"):
+    with pytest.raises(UserError, match=f"`data.{name}_tokens` of at least 1, got 0"):
         encoder(Codec(), **{name: 0})
+
+
+@pytest.mark.parametrize("family", ["llama", "opt", "t5", "gpt2", "qwen2"])
+def test_a_prompt_limit_without_room_names_the_setting(family: str) -> None:
+    codec = Codec(family)
+    around = len(codec.begin_ids) + len(codec.prompt_end_ids)
+    for truncation in ("left", "turns"):
+        options = {"max_response": 8, "template": "chat", "truncation": truncation}
+        for limit in range(1, around + 1):
+            with pytest.raises(UserError, match=rf"`data\.max_prompt_tokens`, got {limit} .*least"):
+                encoder(codec, limit, **options)
+        ids = encoder(codec, around + 1, **options).prompt(user("Hi"), DropReport())
+        assert len(ids) == around + 1
 
 
 def test_the_chat_template_brings_one_begin_token_and_no_blank() -> None:
