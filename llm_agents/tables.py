@@ -27,6 +27,7 @@ from llm_agents.learning_tables import (
 from llm_agents.measurements import CHECKPOINTS, Measurement, entry_measurements, measurements
 
 ROOT = Path(__file__).resolve().parents[1]
+NOT_RUN, NOT_GIVEN = "not yet run", "not established"
 START, END = "<!-- generated:{name} -->", "<!-- /generated:{name} -->"
 
 
@@ -175,13 +176,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 def number(value: object) -> str:
     """Write a number, or say that there is none."""
-    return (
-        "not established"
-        if value is None
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return NOT_GIVEN if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def recipes_table() -> str:
@@ -197,8 +192,8 @@ def recipes_table() -> str:
     return "\n".join(rows)
 
 
-def results_rows(paper: str) -> Iterator[str]:
-    """Yield a row for each entry of each recipe's `reproduces` that is of a paper."""
+def results_rows(paper: str) -> Iterator[tuple[str, str, str]]:
+    """Yield row, the paper's value and ours for each entry of a `reproduces` that is of a paper."""
     known = measurements(ROOT)
     for path in recipe_files():
         for entry in load_recipe(path).get("reproduces") or []:
@@ -207,7 +202,8 @@ def results_rows(paper: str) -> Iterator[str]:
             published = number(entry.get("paper_value"))
             named = " | ".join(str(entry[key]) for key in ("paper", "table", "metric"))
             ours = ours_of(entry, match(path, entry, known))
-            yield f"| `{path.relative_to(ROOT)}` | {named} | {published} | {ours} |"
+            row = f"| `{path.relative_to(ROOT)}` | {named} | {published} | {ours} |"
+            yield row, published, ours
 
 
 def ours_of(entry: dict[str, Any], found: Measurement | None) -> str:
@@ -215,14 +211,32 @@ def ours_of(entry: dict[str, Any], found: Measurement | None) -> str:
     if entry.get("our_value") is not None:
         return number(entry["our_value"])
     if found is None:
-        return "not yet run"
+        return NOT_RUN
     return f"{found.value:.4g}" + (f" {found.interval}" if found.low is not None else "")
 
 
 def results_table(paper: str) -> str:
-    """Return the table of a paper's published values against ours."""
+    """Return the table of a paper's published values against ours: what was measured first.
+
+    What neither the paper gives nor anybody has run is counted in a line below.
+    """
     head = ["| recipe | paper | table | metric | paper value | ours |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *results_rows(paper)])
+    found = list(results_rows(paper))
+    measured = [row for row, _, ours in found if ours != NOT_RUN]
+    published = [row for row, value, ours in found if ours == NOT_RUN and value != NOT_GIVEN]
+    left = len(found) - len(measured) - len(published)
+    rows = [*measured, *published]
+    where = "see `reproduces` in the [recipes](../recipes/README.md)."
+    note = (
+        f"{left} more numbers that recipes are after are neither established from the paper nor "
+        f"run yet: {where}"
+        if rows
+        else f"None of the {left} numbers that recipes are after is established from the paper, "
+        f"and none has been run at its scale: {where}"
+    )
+    if not rows:
+        return note
+    return "\n".join([*head, *rows, *(["", note] if left else [])])
 
 
 def all_results() -> str:
@@ -245,17 +259,35 @@ def all_results() -> str:
     known = measurements(ROOT)
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     used: set[int] = set()
+    not_run: list[Path] = []
     for path in recipe_files():
         for entry in load_recipe(path).get("reproduces") or []:
             found = match(path, entry, known)
             if found is not None:
                 used.add(known.index(found))
+            elif entry.get("our_value") is None:
+                not_run.append(path)
+                continue
             rows.append(paper_row(path, entry, found))
     for place, each in enumerate(known):
         if place not in used:
             cells = (f"{each.method}, {each.task}", each.metric, "–", *measured_cells(each))
             rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, "", not_run_line(not_run)])
+
+
+def not_run_line(recipes: Sequence[Path]) -> str:
+    """Return a line about the entries of `reproduces` that nothing was measured of.
+
+    Args:
+        recipes: The recipe of each.
+    """
+    large = sum(path.parent.name == "paper" for path in recipes)
+    return (
+        f"Not yet run: {len(recipes)} more numbers of papers that recipes are after, {large} of "
+        "them of recipes below `paper/`, which need a GPU or a large model; each recipe's "
+        "`reproduces` names them, and [recipes/README.md](../recipes/README.md) lists the recipes."
+    )
 
 
 def match(path: Path, entry: dict[str, Any], known: Sequence[Measurement]) -> Measurement | None:
@@ -269,18 +301,21 @@ def match(path: Path, entry: dict[str, Any], known: Sequence[Measurement]) -> Me
 
 
 def paper_row(path: Path, entry: dict[str, Any], found: Measurement | None) -> str:
-    """Return a row for an entry of a recipe's `reproduces`."""
+    """Return a row for an entry of a recipe's `reproduces` that has a number of ours.
+
+    Args:
+        path: The recipe.
+        entry: Of its `reproduces`.
+        found: What was measured; None where the entry gives `our_value` itself.
+    """
     name = path.relative_to(ROOT).with_suffix("").as_posix().removeprefix("recipes/")
     paper = number(entry.get("paper_value"))
-    if entry.get("our_value") is not None:
+    if entry.get("our_value") is not None or found is None:
         minutes = measured_minutes(path)
         link = f"[recipe](../{path.relative_to(ROOT)})"
         ours: tuple[str, ...] = (number(entry["our_value"]), "–", "–", minutes, "–", link)
-    elif found is not None:
-        ours = measured_cells(found)
     else:
-        link = f"[recipe](../{path.relative_to(ROOT)})"
-        ours = ("not yet run", "–", "–", "–", "–", link)
+        ours = measured_cells(found)
     metric = f"{entry['metric']} ({entry['paper']}, {entry['table']})"
     return f"| {' | '.join((name, metric, paper, *ours))} |"
 

@@ -75,7 +75,7 @@ def test_benchmarks_and_entries_are_read(tmp_path: Path) -> None:
     assert motif.source == "checkpoints/motif-nethack/results.json"
 
 
-def test_a_row_has_the_papers_number_beside_ours_or_says_that_nobody_has_run_it() -> None:
+def test_a_row_has_the_papers_number_beside_ours() -> None:
     entry = {"paper": "arXiv:1", "table": "t", "metric": "m", "paper_value": 0.9, "our_value": None}
     path = tables.ROOT / "recipes" / "poad_food.yaml"
     found = Measurement("poad", "food", "m", 0.71234, 0.7, 0.72, 3, 5.0, "abcdef123", "a/b.json")
@@ -85,7 +85,37 @@ def test_a_row_has_the_papers_number_beside_ours_or_says_that_nobody_has_run_it(
         "| poad_food | m (arXiv:1, t) | 0.9 | 0.7123 | [0.7, 0.72] | 3 | 5 | `abcdef1` | "
         "[a](../a/b.json) |"
     )
-    assert "| 0.9 | not yet run | – |" in tables.paper_row(path, entry, None)
+    own = tables.paper_row(path, {**entry, "our_value": 0.5}, found)
+    assert own.startswith("| poad_food | m (arXiv:1, t) | 0.9 | 0.5 | – |")
+
+
+def test_what_nobody_has_run_is_a_count_below_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = [
+        {"paper": "p", "table": "t", "metric": "a", "paper_value": None, "our_value": None},
+        {"paper": "p", "table": "t", "metric": "b", "paper_value": 0.9, "our_value": None},
+        {"paper": "p", "table": "t", "metric": "c", "paper_value": None, "our_value": 0.3},
+    ]
+    recipes = [tables.ROOT / "recipes" / name for name in ("x.yaml", "paper/x.yaml")]
+    monkeypatch.setattr(tables, "recipe_files", lambda: recipes)
+    monkeypatch.setattr(tables, "load_recipe", lambda path: {"reproduces": entries})
+    monkeypatch.setattr(tables, "measurements", lambda root: [])
+    monkeypatch.setattr(tables, "measured_minutes", lambda path: "–")
+    head, _, first, second, empty, last = tables.all_results().splitlines()
+    assert head.startswith("| method, task |")
+    assert "| c (p, t) | not established | 0.3 |" in first
+    assert "| c (p, t) | not established | 0.3 |" in second
+    assert empty == ""
+    assert last.startswith(
+        "Not yet run: 4 more numbers of papers that recipes are after, 2 of them"
+    )
+    of_paper = tables.results_table("p").splitlines()[2:]
+    ours = [row.split(" | ")[-1] for row in of_paper[:4]]
+    assert ours == ["0.3 |", "0.3 |", "not yet run |", "not yet run |"]  # the paper's 0.9 stays
+    assert of_paper[-1].startswith("2 more numbers that recipes are after are neither")
+    monkeypatch.setattr(tables, "load_recipe", lambda path: {"reproduces": entries[:1]})
+    assert tables.results_table("p").startswith("None of the 2 numbers that recipes are after")
 
 
 def test_minutes_are_those_that_a_recipe_says_were_measured() -> None:
