@@ -85,8 +85,9 @@ def test_a_row_has_the_papers_number_beside_ours() -> None:
         "| poad_food | m (arXiv:1, t) | 0.9 | 0.7123 | [0.7, 0.72] | 3 | 5 | `abcdef1` | "
         "[a](../a/b.json) |"
     )
-    own = tables.paper_row(path, {**entry, "our_value": 0.5}, found)
-    assert own.startswith("| poad_food | m (arXiv:1, t) | 0.9 | 0.5 | – |")
+    path = path.with_name("a_lol_hha.yaml")
+    own = tables.paper_row(path, {**entry, "our_value": 0.5}, None)
+    assert own.startswith("| a_lol_hha | m (arXiv:1, t) | 0.9 | 0.5 | – | – | 7 | – |")
 
 
 def test_what_nobody_has_run_is_a_count_below_what_was_measured(
