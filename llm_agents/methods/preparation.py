@@ -8,6 +8,7 @@ of this changes during training, so nothing of it is computed in a training step
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -37,6 +38,8 @@ from llm_agents.types import GenerationConfig, OfflineSource, Prompt, Reward, To
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
+
+_logger = logging.getLogger(__name__)
 
 
 class PerToken(NamedTuple):
@@ -307,13 +310,17 @@ def training_rewards(
 
     Args:
         source: The data.
-        reward: Gives the range, and the scores if `scored_by_model`.
+        reward: Gives the range, and the scores if `scored_by_model` or if none are stored.
         cache: Where scores are kept.
         scored_by_model: Score the responses with `reward` in place of what is stored.
 
     Raises:
         UserError: A reward is missing, not a number, or outside the range.
     """
+    stored = source.table_rewards()
+    if not scored_by_model and reward is not None and bool(stored.isnan().all()):
+        _logger.info("the training data hold no rewards: %s scores their responses", reward.name)
+        scored_by_model = True
     if scored_by_model:
         if reward is None:
             raise UserError("`options.training_rewards: scored` needs a `reward`")
@@ -330,11 +337,11 @@ def training_rewards(
 
         rewards = cache.get("rewards", key, make)["rewards"]
     else:
-        rewards = source.table_rewards()
+        rewards = stored
         if bool(rewards.isnan().all()):
             raise UserError(
-                "the training data hold no rewards: take data that do, or name a `reward` and set "
-                "`options.training_rewards: scored`"
+                "the training data hold no rewards: take data that do, or name a `reward` that "
+                "scores them"
             )
     names = response_names(source) if not bool(rewards.isfinite().all()) else None
     low, high = (reward.low, reward.high) if reward is not None else (None, None)

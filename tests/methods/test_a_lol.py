@@ -224,8 +224,23 @@ def test_data_without_rewards_name_the_cure(toy: Any) -> None:
     rows = toy.rows(repeats=1)
     for row in rows:
         del row["rewards"]
-    with pytest.raises(UserError, match="training_rewards: scored"):
-        toy.fit(make(toy), toy.data(rows))
+    module = ALoL(toy.policy(), None, "r_lol")
+    with pytest.raises(UserError, match="hold no rewards: take data that do, or name a `reward`"):
+        toy.fit(module, toy.data(rows), limit_val_batches=0)
+
+
+@pytest.mark.parametrize("algorithm", ["r_lol", "wbc"])
+def test_data_without_rewards_are_scored_by_the_reward(
+    toy: Any, algorithm: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = toy.rows(repeats=1)
+    for row in rows:
+        del row["rewards"]
+    module = make(toy, algorithm=algorithm)
+    with caplog.at_level("INFO", logger="llm_agents"):
+        toy.fit(module, toy.data(rows), max_steps=1, limit_val_batches=0)
+    assert module.rewards.tolist() == [0.875, 0.0] * 4
+    assert "the training data hold no rewards: " in caplog.text
 
 
 def test_responses_can_be_scored_by_the_reward(toy: Any) -> None:
