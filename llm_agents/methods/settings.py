@@ -62,8 +62,8 @@ class OfflineOptions:
 
     Args:
         training_rewards: ``stored`` takes the data's own rewards if there are any, ``scored`` lets
-            `reward` score the training responses once. A-LoL subtracts values fitted to `reward` from them, so
-            both should be of one scale.
+            `reward` score the training responses once. A-LoL subtracts values fitted to `reward`
+            from them, so both should be of one scale.
         budget: What `max_steps` means where a method drops responses. ``share``, as in the paper:
             with 60 % of them left, it takes 60 % of the steps. ``whole``: the steps as they stand.
         epochs: The budget as rounds of the preferred training responses, in place of

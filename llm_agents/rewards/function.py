@@ -7,9 +7,11 @@ import inspect
 import io
 import math
 import pickle
+import types
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -31,8 +33,9 @@ class CallableReward(Reward):
         high: Highest score that the function can return.
         name: Name in logs and tables; the function's own by default.
         version: Changes whenever the scores may change; by default a digest of the source of the
-            function's module (in a notebook, of the function) and of what the function carries:
-            defaults, values that it closes over, an object's attributes.
+            function's module (in a notebook, of the function's code and all that it refers to) and
+            of what the function carries: defaults, values that it closes over, an object's
+            attributes.
 
     Example:
         >>> reward = CallableReward(lambda prompts, responses: [len(r) / 10 for r in responses],
@@ -95,23 +98,28 @@ def source_digest(function: RewardFunction) -> str:
     text = _source(bare)
     written = io.BytesIO()
     try:
-        _Writer(written, protocol=4).dump(function)
+        _Writer(written, follows_names=text is None).dump(function)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise UserError(
             f"the reward function {function!r} carries what can't be compared between runs "
             f"({error}): give `version`, to be changed whenever its scores may change"
         ) from error
-    return hashlib.sha256(text.encode() + written.getvalue()).hexdigest()[:12]
+    return hashlib.sha256((text or "").encode() + written.getvalue()).hexdigest()[:12]
 
 
-def _source(found: Any) -> str:  # noqa: ANN401  (a function or a class)
-    """Return the source of its module; of itself, where the module has no file."""
-    candidates: list[Any] = [inspect.getmodule(found), found]
-    for one in candidates:
-        try:
-            return inspect.getsource(one)
-        except (OSError, TypeError):
-            continue
+def _source(found: Any) -> str | None:  # noqa: ANN401  (a function or a class)
+    """Return the source of its module; None for a function of a notebook, which is in no file."""
+    module = inspect.getmodule(found)
+    code = getattr(inspect.unwrap(found), "__code__", None)
+    try:
+        file = inspect.getsourcefile(module) if module else None
+        # In a notebook `__main__` is the file of the kernel, and a cell's code is not of it.
+        if module and file and (code is None or Path(code.co_filename).name == Path(file).name):
+            return inspect.getsource(module)
+    except (OSError, TypeError):
+        pass
+    if code is not None:
+        return None
     raise UserError(
         f"cannot read the source of the reward function {found!r}: give `version`, to be changed "
         "whenever its scores may change"
@@ -122,18 +130,63 @@ class _Writer(pickle.Pickler):
     """Writes values so that equal ones give equal bytes; functions by their code, not their name.
 
     Two functions of one module, or of one line, differ in their constants, defaults and cells.
+
+    Args:
+        file: Where to.
+        follows_names: Write what functions refer to by name, too: there is no source that says it.
     """
+
+    def __init__(self, file: io.BytesIO, *, follows_names: bool) -> None:
+        super().__init__(file, protocol=4)
+        self.follows_names = follows_names
+        self._seen: set[int] = set()
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401  (pickle's own)
         """Return what stands for a function, its code, a class or a module."""
         if inspect.isfunction(value):
+            if id(value) in self._seen:  # functions may call each other
+                return str, (value.__qualname__,)
+            self._seen.add(id(value))
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             parts = [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__]
-            return tuple, ([*parts, cells],)
+            return tuple, (_ordered([*parts, cells, self._around(value)]),)
         if inspect.iscode(value):
-            return tuple, ([value.co_code, value.co_consts, value.co_names],)
+            return tuple, (_ordered([value.co_code, value.co_consts, value.co_names]),)
         if inspect.ismodule(value):
             return str, (value.__name__,)
         if inspect.isclass(value) and value.__module__ != "builtins":
-            return str, (f"{value.__module__}.{value.__qualname__}",)
+            name = f"{value.__module__}.{value.__qualname__}"
+            if not self.follows_names or _has_file(value):
+                return str, (name,)
+            own = {key: item for key, item in vars(value).items() if inspect.isfunction(item)}
+            return tuple, ([name, own],)
         return NotImplemented
+
+    def _around(self, function: types.FunctionType) -> list[tuple[str, Any]]:
+        """Return by name what a function's code refers to around it, if that is asked for."""
+        if not self.follows_names:
+            return []
+        names: set[str] = set()
+        codes = [function.__code__]
+        for code in codes:
+            names |= set(code.co_names)
+            codes += [part for part in code.co_consts if inspect.iscode(part)]
+        around = function.__globals__
+        return [(name, around[name]) for name in sorted(names) if name in around]
+
+
+def _ordered(value: Any) -> Any:  # noqa: ANN401  (any value)
+    """Return a value with its sets in one order: that of text differs from process to process."""
+    if isinstance(value, set | frozenset):
+        return type(value).__name__, sorted(map(repr, value))
+    if type(value) in (list, tuple):
+        return type(value)(map(_ordered, value))
+    if type(value) is dict:
+        return {key: _ordered(item) for key, item in value.items()}
+    return value
+
+
+def _has_file(value: type) -> bool:
+    """Return whether a class is of a module with a file, whose name and version stand for it."""
+    module = inspect.getmodule(value)
+    return module is not None and module.__name__ != "__main__"
