@@ -117,3 +117,36 @@ def test_the_zoos_first_lines_run(
     (code,) = blocks(ROOT / "docs" / "zoo.md", "python")
     exec(compile(code, "zoo.md", "exec"), {})
     assert "smollm2-135m-instruct" in capsys.readouterr().out
+
+
+def variables_read() -> set[str]:
+    """Return the environment variables that the package names in its code."""
+    read = re.compile(r"environ(?:\.get|\.setdefault|\.pop)?[\(\[]\s*\"([A-Z][A-Z0-9_]+)\"")
+    named = re.compile(r"\"((?:LLM_AGENTS|PL|HF|OPENAI)_[A-Z0-9_]+)\"")
+    found: set[str] = set()
+    for path in (ROOT / "llm_agents").rglob("*.py"):
+        if path.name == "attacks.py":  # sets a secret of its own, for a sandbox to keep
+            continue
+        text = path.read_text(encoding="utf8")
+        found |= {*read.findall(text), *named.findall(text)}
+    return found
+
+
+def test_every_environment_variable_is_on_the_page_of_caches() -> None:
+    found = variables_read()
+    assert {"LLM_AGENTS_CACHE", "LLM_AGENTS_VERBOSE", "LLM_AGENTS_RUN_FOLDER"} <= found
+    page = (ROOT / "docs" / "caches.md").read_text(encoding="utf8")
+    assert not {name for name in found if f"`{name}`" not in page}
+
+
+def test_the_page_of_caches_names_every_folder_below() -> None:
+    """Each place where the code puts something into the cache is a row of the page."""
+    below = re.compile(r"cache_folder\(\) / \"(\w+)\"")
+    found = {
+        name
+        for path in (ROOT / "llm_agents").rglob("*.py")
+        for name in below.findall(path.read_text(encoding="utf8"))
+    }
+    assert len(found) >= 5
+    page = (ROOT / "docs" / "caches.md").read_text(encoding="utf8")
+    assert not {name for name in found if f"| `{name}/` |" not in page}

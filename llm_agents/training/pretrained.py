@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
+from torch import Tensor
 
 from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
@@ -17,6 +20,7 @@ from llm_agents.methods.names import method_name
 from llm_agents.policies.nethack_files import load_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.policies.nethack_types import PlayedGame
+from llm_agents.rollouts.symbolic import SymbolicAgent
 from llm_agents.training.agents import agent_by_name, home_of
 from llm_agents.training.evaluating import policy_results, task_name
 from llm_agents.training.nethack_agents import default_home, nethack_folder, nethack_home
@@ -30,7 +34,7 @@ from llm_agents.training.playing import (
 )
 from llm_agents.training.playing_nethack import play_games
 from llm_agents.training.settings import EvaluationConfig
-from llm_agents.types import Agent, Episode, Reward
+from llm_agents.types import Agent, Choice, Decisions, Episode, Reward
 from llm_agents.zoo import recipe_of
 
 
@@ -106,7 +110,7 @@ def _answers(
 
 
 def play_pretrained(
-    name: str, *, env: str | None = None, episodes: int = 1, seed: int = 0
+    name: str, *, env: str | None = None, episodes: int = 1, seed: int = 0, show: bool = False
 ) -> list[Episode] | list[PlayedGame]:
     """Let a trained agent play whole episodes in the world that it was trained in, or in another.
 
@@ -118,6 +122,7 @@ def play_pretrained(
         env: Name of the world or task; None for its own.
         episodes: How many, at least 1.
         seed: Of the world and of the draws.
+        show: Print each action that an agent in a text world takes.
 
     Returns:
         What came of each: `Episode`, or `PlayedGame` in NetHack.
@@ -134,6 +139,7 @@ def play_pretrained(
     recipe = pretrained_recipe(name)
     folder = nethack_folder(name)
     if folder is not None:
+        _refuse_show(name, show=show)
         own = nethack_home(recipe, name) or default_home()
         player = NetworkPlayer(load_nethack_network(folder))
         return play_games(player, own, env or own.task, episodes, seed=seed, side_by_side=1)
@@ -143,7 +149,42 @@ def play_pretrained(
     config = EvaluationConfig(num_worlds=1, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     agent = cast(Agent, agent_by_name(name))  # one that sees images is played as such
+    if isinstance(agent, SymbolicAgent):
+        _refuse_show(name, show=show)
+    elif show:
+        agent = _Telling(agent)
     return play_fresh(home, env or home.names[0], config, agent, episodes, generator)
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """An agent whose actions are printed as it takes them.
+
+    Args:
+        agent: Acts.
+    """
+
+    agent: Agent
+
+    def act(self, choices: Sequence[Choice], generator: torch.Generator) -> Decisions:
+        """Return the agent's decisions, printed."""
+        decisions = self.agent.act(choices, generator)
+        for choice, index in zip(choices, decisions.index.tolist(), strict=True):
+            sys.stdout.write(f"{choice.actions[index]}\n")
+        return decisions
+
+    def state_values(self, choices: Sequence[Choice]) -> Tensor:
+        """Return the agent's values."""
+        return self.agent.state_values(choices)
+
+
+def _refuse_show(name: str, *, show: bool) -> None:
+    """Raise if actions are to be printed that are no texts."""
+    if show:
+        raise UserError(
+            f"the actions of `{name}` are no texts that could be shown: drop `show`, or take "
+            f"`lightning watch {name}`"
+        )
 
 
 def pretrained_recipe(name: str) -> Mapping[str, Any]:
