@@ -75,7 +75,7 @@ METHODS = (
         module="llm_agents.methods.DPO",
         docs="docs/a_lol.md#baselines",
         recipe="recipes/dpo_hha.yaml",
-        reproduce="lightning run recipes/dpo_hha.yaml",
+        reproduce="lightning run dpo_hha",
     ),
     Method(
         name="PRO",
@@ -83,7 +83,7 @@ METHODS = (
         module="llm_agents.methods.PRO",
         docs="docs/a_lol.md#baselines",
         recipe="recipes/pro_hha.yaml",
-        reproduce="lightning run recipes/pro_hha.yaml",
+        reproduce="lightning run pro_hha",
     ),
     Method(
         name="PPO on responses",
@@ -91,7 +91,7 @@ METHODS = (
         module="llm_agents.methods.PPO",
         docs="docs/a_lol.md#baselines",
         recipe="recipes/ppo_hha.yaml",
-        reproduce="lightning run recipes/ppo_hha.yaml",
+        reproduce="lightning run ppo_hha",
     ),
     Method(
         name="reward model",
@@ -99,7 +99,7 @@ METHODS = (
         module="llm_agents.methods.RewardTraining",
         docs="docs/a_lol.md#rewards",
         recipe="recipes/reward_hha.yaml",
-        reproduce="lightning run recipes/reward_hha.yaml",
+        reproduce="lightning run reward_hha",
     ),
     Method(
         name="GLAM",
@@ -123,7 +123,7 @@ METHODS = (
         module="llm_agents.methods.DRRN",
         docs="docs/glam.md#the-other-agents",
         recipe="recipes/drrn_babyai_go_to_local.yaml",
-        reproduce="lightning run recipes/drrn_babyai_go_to_local.yaml",
+        reproduce="lightning run drrn_babyai_go_to_local",
     ),
     Method(
         name="symbolic PPO",
@@ -131,7 +131,7 @@ METHODS = (
         module="llm_agents.methods.SymbolicPPO",
         docs="docs/glam.md#the-other-agents",
         recipe="recipes/symbolic_ppo_babyai_go_to_red_ball.yaml",
-        reproduce="lightning run recipes/symbolic_ppo_babyai_go_to_red_ball.yaml",
+        reproduce="lightning run symbolic_ppo_babyai_go_to_red_ball",
     ),
     Method(
         name="TWOSOME",
@@ -139,7 +139,7 @@ METHODS = (
         module="llm_agents.methods.TWOSOME",
         docs="docs/twosome.md",
         recipe="recipes/twosome_overcooked_tomato_salad.yaml",
-        reproduce="lightning run recipes/twosome_overcooked_tomato_salad.yaml",
+        reproduce="lightning run twosome_overcooked_tomato_salad",
     ),
     Method(
         name="POAD, NTPO",
@@ -147,7 +147,7 @@ METHODS = (
         module="llm_agents.methods.POAD",
         docs="docs/poad.md",
         recipe="recipes/poad_virtualhome_food_preparation.yaml",
-        reproduce="lightning run recipes/poad_virtualhome_food_preparation.yaml",
+        reproduce="lightning run poad_virtualhome_food_preparation",
     ),
 )
 

@@ -79,8 +79,10 @@ def test_the_readmes_first_lines_run(
 ) -> None:
     monkeypatch.chdir(ROOT)
     (code,) = blocks(ROOT / "README.md", "python")
+    (printed,) = blocks(ROOT / "README.md", "text")
+    assert len(code.splitlines()) <= 10
     exec(compile(code, "README.md", "exec"), {})
-    assert len(capsys.readouterr().out.split()) > 3
+    assert capsys.readouterr().out == printed
 
 
 def test_a_world_of_the_readers_own_is_checked_and_trained_in(
@@ -107,6 +109,18 @@ evaluation: {episodes: 2, num_worlds: 1, baselines: [random], pictures: false}
     assert main(["run", "a.yaml", "--run.folder", "out"]) == 0
     assert main(["watch", "out", "--max-steps", "2", "--html", "a.html"]) == 0
     assert "The tomato is" in Path("a.html").read_text(encoding="utf8")
+
+
+@pytest.mark.slow
+def test_an_answer_of_the_hha_entry_ends_at_its_stop_string(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = blocks(ROOT / "docs" / "a_lol.md", "python")
+    exec(compile(code, "a_lol.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert len(said.split()) > 3
+    assert "###" not in said
 
 
 @pytest.mark.slow

@@ -238,3 +238,41 @@ def test_only_what_fits_together_is_evaluated(names: dict[str, Any]) -> None:
     data = type(names["data"])(names["rows"][:4])
     with pytest.raises(UserError, match="expected test data: give the data module `test`"):
         evaluate(names["module"], data)
+
+
+# --- the notebook ---
+
+
+def cells(kind: str) -> list[dict[str, Any]]:
+    notebook = json.loads(PAGE.with_name("a_lol_in_python.ipynb").read_text(encoding="utf8"))
+    assert notebook["nbformat"] == 4
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def test_the_notebook_is_the_page_s_first_scripts() -> None:
+    def lines(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.strip()]
+
+    page = "\n".join(blocks(PAGE, "python")[: LOADED + 1])
+    assert lines("\n".join("".join(cell["source"]) for cell in cells("code"))) == lines(page)
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}  # as a kernel has it
+    for number, cell in enumerate(cells("code"), start=1):
+        exec(compile(tiny("".join(cell["source"])), f"<cell {number}>", "exec"), names)
+    said = capsys.readouterr().out
+    assert "'kept': " in said
+    assert "reward: brevity" in said
+    assert names["trainer"].global_step == 20
+
+
+def test_the_notebook_shows_a_real_run() -> None:
+    """Each cell was run, in order; no path or name of the machine is in what it printed."""
+    code = cells("code")
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    printed = "".join("".join(out["text"]) for cell in code for out in cell["outputs"])
+    assert "step 20/20 · loss" in printed
+    assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/", printed)

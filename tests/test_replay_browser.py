@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llm_agents.evaluation.replay_frames import EpisodeRecord
+from llm_agents.evaluation.replay_frames import EpisodeRecord, Frame, Span
 from llm_agents.evaluation.replay_page import PageWriter
 from llm_agents.evaluation.replay_text import Moment, Token, text_frames
 
@@ -138,3 +138,41 @@ def test_the_page_asks_for_nothing_and_draws_itself(tmp_path: Path) -> None:
     assert picture.stat().st_size > 10_000
     assert page.stat().st_size < 40_000
     assert not re.search(r"(src|href)=|https?://", page.read_text(encoding="utf8"))
+
+
+def write_repeats(path: Path) -> None:
+    """Two episodes in which messages 1 and 2, or 1 to 4, only repeat message 0."""
+    writer = PageWriter(path, 0.1, "a Motif agent")
+    for episode, repeats in ((1, {1, 2}), (2, {1, 2, 3, 4})):
+        for step in range(5):
+            text = ((Span(f"step {step}"),),)
+            writer.add(Frame(episode, step, (), text, (), is_repeat=step in repeats))
+        writer.end_episode(EpisodeRecord(episode, {"return": 0.0}))
+    writer.close()
+
+
+PASS_OVER = 'document.getElementById("pass").checked = true;'
+
+
+@needs_browser
+def test_steps_that_repeat_a_message_can_be_passed_over(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    write_repeats(page)
+    forward = ["ArrowRight"] * 4
+    plain = [entry[0] for entry in pressed(page, forward, tmp_path)]
+    assert plain == [f"episode 1 · step {step}" for step in range(5)]
+    text = page.read_text(encoding="utf8")
+    page.write_text(text.replace("show(0);\n</script>", f"show(0);\n{PASS_OVER}\n</script>"))
+    keys = [*forward, "ArrowLeft", "ArrowLeft", "ArrowLeft"]
+    seen = [
+        entry[0].replace("episode ", "").replace(" · step ", ".")
+        for entry in pressed(page, keys, tmp_path)
+    ]
+    assert seen == ["1.0", "1.3", "1.4", "2.0", "2.4", "2.0", "1.4", "1.3"]
+
+
+def test_only_a_page_with_repeats_offers_to_pass_over_them(tmp_path: Path) -> None:
+    write_page(tmp_path / "a.html")
+    write_repeats(tmp_path / "b.html")
+    marks = [(tmp_path / name).read_text().count('"repeat":true') for name in ("a.html", "b.html")]
+    assert marks == [0, 6]

@@ -192,6 +192,9 @@ def test_an_episode_that_ends_keeps_its_own_last_message() -> None:
         greetings = [row for row in record.messages if "welcome to NetHack" in row.message]
         assert [row.times for row in greetings] == [1]  # not the next episode's
         assert len(record.messages) == record.facts["messages"]
+        often = max((row for row in record.messages if row.message), key=lambda row: row.times)
+        said = record.facts.get("most repeated")
+        assert said == (f"{often.message} ×{often.times}" if often.times > 1 else None)
     game.close()
 
 

@@ -43,6 +43,7 @@ class Frame:
         status: Names and values in one line above.
         screen: The world.
         side: What the agent or its reward model makes of it.
+        is_repeat: Whether nothing new was said: the page may pass over it.
     """
 
     episode: int
@@ -50,6 +51,7 @@ class Frame:
     status: tuple[tuple[str, str], ...]
     screen: tuple[Line, ...]
     side: tuple[Line, ...]
+    is_repeat: bool = False
 
     @property
     def heading(self) -> str:

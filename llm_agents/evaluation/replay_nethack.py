@@ -98,6 +98,18 @@ class MessageTally:
         self.total += paid
         return paid
 
+    @property
+    def last_times(self) -> int:
+        """Return how often the present message has come; 0 where nothing is said."""
+        if self.last is None or not message_text(self.last):
+            return 0
+        return self._times[self.last]
+
+    def most_repeated(self) -> MessageRow | None:
+        """Return the message that came most often, if any came twice."""
+        said = [row for row in self.rows("times") if row.message and row.times > 1]
+        return said[0] if said else None
+
     def rows(self, order: Order) -> list[MessageRow]:
         """Return the messages seen so far, the largest first.
 

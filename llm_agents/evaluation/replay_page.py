@@ -40,6 +40,7 @@ class PageWriter(ReplayWriter):
                 "heading": frame.heading,
                 "screen": [self._number(line) for line in frame.screen],
                 "side": [self._number(line) for line in frame.side],
+                **({"repeat": True} if frame.is_repeat else {}),
             }
         )
 

@@ -147,6 +147,8 @@ class _Writer(pickle.Pickler):
             if id(value) in self._seen:  # functions may call each other
                 return str, (value.__qualname__,)
             self._seen.add(id(value))
+            if self.follows_names and (source := _source(value)) is not None:
+                return str, (f"{value.__qualname__} {hashlib.sha256(source.encode()).hexdigest()}",)
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             parts = [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__]
             return tuple, (_ordered([*parts, cells, self._around(value)]),)

@@ -175,7 +175,7 @@ def _episode(
         ended = summary is not None or (max_steps is not None and step >= max_steps)
         if not ended:
             decided = player.act(observation)
-        status = (*status, *_paid(tally, paid, decided))
+        status = (*status, *_paid(tally, paid, decided), *_repeated(tally))
         yield _frame(number, step, status, observation, tally, order)
         if decided is None:
             break
@@ -201,6 +201,11 @@ def _paid(tally: MessageTally, paid: float, decided: Decided | None) -> tuple[tu
     return tuple(found)
 
 
+def _repeated(tally: MessageTally) -> tuple[tuple[str, str], ...]:
+    """Return the part of the status that says how often a message has come that came before."""
+    return (("message seen", f"{tally.last_times} times"),) if tally.last_times > 1 else ()
+
+
 def _frame(
     number: int,
     step: int,
@@ -211,7 +216,8 @@ def _frame(
 ) -> Frame:
     """Return what is seen now."""
     screen = screen_of(*(observation[key] for key in SCREEN_KEYS))
-    return Frame(number, step, status, screen, side_of(tally, order, ROWS - 1))
+    side = side_of(tally, order, ROWS - 1)
+    return Frame(number, step, status, screen, side, is_repeat=tally.last_times > 1)
 
 
 def facts_of(
@@ -221,8 +227,10 @@ def facts_of(
     facts: dict[str, float | int | str | bool] = {"return": total, "steps": steps}
     if tally.worth is not None:
         facts["intrinsic return"] = tally.total
+    most = tally.most_repeated()
+    repeated = {} if most is None else {"most repeated": f"{most.message} ×{most.times}"}
     if summary is None:
-        return {**facts, "messages": len(tally.rows("times")), "end": "left"}
+        return {**facts, "messages": len(tally.rows("times")), "end": "left", **repeated}
     return {
         "score": summary.score,
         **facts,
@@ -232,4 +240,5 @@ def facts_of(
         "messages": summary.num_messages,
         "success": summary.success,
         "end": summary.end,
+        **repeated,
     }

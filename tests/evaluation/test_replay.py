@@ -438,3 +438,20 @@ def test_long_prompts_are_wrapped_and_keep_their_own_lines() -> None:
     assert all(len(line) <= 20 for line in lines)
     assert lines[-2:] == ["", "end"]
     assert wrapped("") == ((),)
+
+
+def test_a_tally_knows_what_only_repeats() -> None:
+    """The kitten that is swapped with again and again."""
+    tally = tally_of([b"You swap places with kitten."], has_reward=False)
+    assert tally.last_times == 1
+    assert tally.most_repeated() is None
+    for message in (b"", b"", b"You swap places with kitten.", b"You see here a coin."):
+        tally.see(message)
+    assert tally.last_times == 1  # of the coin
+    tally.see(b"You swap places with kitten.")
+    assert tally.last_times == 3
+    most = tally.most_repeated()
+    assert most is not None
+    assert (most.message, most.times) == ("You swap places with kitten.", 3)
+    tally.see(b"")
+    assert tally.last_times == 0  # nothing is said, which repeats nothing
