@@ -21,8 +21,14 @@ from llm_agents.errors import UserError
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards.annotation_backends import messages
 from llm_agents.rewards.annotation_memory import cut_unfinished_line
-from llm_agents.rewards.chat_server import ChatServer, ServerFailureError, ServerRefusalError
+from llm_agents.rewards.chat_server import (
+    ChatServer,
+    ServerFailureError,
+    ServerRefusalError,
+    chat_text,
+)
 from llm_agents.types import GenerationConfig, Prompt, Turn
+from llm_agents.whole_files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +257,7 @@ def _read_reply(reply: Any) -> Reply:  # noqa: ANN401  # JSON
     """Return what a chat's reply says."""
     choice, usage = reply["choices"][0], reply.get("usage") or {}
     return Reply(
-        str(choice["message"]["content"] or ""),
+        chat_text(reply),
         int(usage.get("prompt_tokens") or 0),
         int(usage.get("completion_tokens") or 0),
         choice.get("finish_reason") == "length",
@@ -317,13 +323,16 @@ class ReplyJournal:
         return [self._known[key] for key in sorted(self.used)]
 
     def finish(self, path: Path | None) -> None:
-        """Give the file its last name, or drop it."""
-        if self.path is None or not self.path.is_file():
-            return
-        if path is None:
-            self.path.unlink()
-        else:
-            self.path.replace(path)
+        """Give the answers that were asked for a file of their own, or drop all."""
+        if path is not None and self.used:
+            lines = [
+                json.dumps({"key": key, **answer}) + "\n"
+                for key, answer in self._known.items()
+                if key in self.used
+            ]
+            write_text(path, "".join(lines))
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     def _keep(self, key: str, answer: dict[str, Any]) -> None:
         """Keep an answer, in the file too."""

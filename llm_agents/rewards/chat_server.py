@@ -114,6 +114,11 @@ class ChatServer:
                 "expected an `endpoint` of a host and a path, such as http://127.0.0.1:8000/v1, "
                 f"without user, password or query: a key belongs into ${self.key_variable}"
             )
+        if not self.key_variable.isidentifier():
+            raise UserError(
+                "expected `key_variable` to be the name of an environment variable that holds the "
+                "key, such as OPENAI_API_KEY; a key itself belongs into no command and no recipe"
+            )
         for name in ("timeout", "attempts", "parallel"):
             if not getattr(self, name) > 0:
                 raise UserError(f"expected `{name}` above 0, got {getattr(self, name)}")
@@ -223,7 +228,7 @@ class ChatServer:
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise UserError(
                 f"the server at {self.endpoint} does not speak the protocol of OpenAI's {path}; it "
-                f"answered {text[:200]!r}"
+                f"answered {self._without_key(text)[:200]!r}"
             ) from error
 
     def models(self) -> tuple[str, ...]:
@@ -255,9 +260,7 @@ class ChatServer:
         self, error: urllib.error.HTTPError, body: Mapping[str, Any]
     ) -> ServerRefusalError:
         """Return what a refused request raises; the key is in no part of it."""
-        reason = error.read(500).decode("utf8", "replace")
-        if key := os.environ.get(self.key_variable):
-            reason = reason.replace(key, "…")
+        reason = self._without_key(error.read(5000).decode("utf8", "replace"))[:500]
         cure = f"a key is read from ${self.key_variable}"
         if 300 <= error.code < 400:
             cure = f"it has moved to {error.headers.get('Location', 'another address')}"
@@ -275,9 +278,28 @@ class ChatServer:
     def _address(self, path: str) -> str:
         return f"{self.endpoint.rstrip('/')}/{path}"
 
+    def _key(self) -> str:
+        """Return the key; blanks and line breaks around it, as files have them, are no part of it.
+
+        Raises:
+            UserError: It can't be sent.
+        """
+        key = os.environ.get(self.key_variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise UserError(
+                f"expected a key of printable ASCII characters in ${self.key_variable}, got others "
+                "among them: set it anew"
+            )
+        return key
+
+    def _without_key(self, text: str) -> str:
+        """Return a text that may be shown."""
+        key = self._key()
+        return text.replace(key, "…") if key else text
+
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(self.key_variable):
+        if key := self._key():
             headers["Authorization"] = f"Bearer {key}"
         return headers
 
@@ -286,8 +308,11 @@ class ChatServer:
 
 
 def chat_text(reply: Any) -> str:  # noqa: ANN401  # JSON
-    """Return the text of a reply from ``chat/completions``."""
-    return str(reply["choices"][0]["message"]["content"] or "")
+    """Return the text of a reply from ``chat/completions``; some servers send it in parts."""
+    content = reply["choices"][0]["message"]["content"] or ""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content)
+    return str(content)
 
 
 def _wait(state: RetryCallState) -> float:

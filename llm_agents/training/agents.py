@@ -173,7 +173,8 @@ def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults
         return results
     for world in request.worlds:
         check_world(world)
-    player = named_player(request, journal_in(request.out))
+    is_asked = is_served(request.name) or request.options.mode in ("choose", "write")
+    player = named_player(request, journal_in(request.out) if is_asked else None)
     home = home_of(request.recipe)
     if not (request.worlds or home.names):
         raise UserError(

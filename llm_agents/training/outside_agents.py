@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -121,6 +122,12 @@ def served_player(
         UserError: The server can't be reached, refuses, or can't do what was asked for.
     """
     served = ServedModel.read(name)
+    variable = options.key_variable
+    if variable is not None and variable.isidentifier() and not os.environ.get(variable):
+        raise UserError(
+            f"expected a key in ${variable}, which is not set: export it, or leave "
+            "--key-variable out"
+        )
     options.refuse(("template",), f"the server of `{served.label}` has its own")
     speaker = ServerSpeaker(options.server(served.endpoint), served.model, options.replies())
     mode = options.mode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_what_came_before_a_failure_is_there_afterwards(tmp_path: Path, rubbish:
     journal.finish(tmp_path / "kept.jsonl")
     assert not path.exists()
     assert "D" in (tmp_path / "kept.jsonl").read_text()
+
+
+def test_what_was_asked_otherwise_before_is_no_part_of_what_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "replies.jsonl"
+    ReplyJournal(path).answers(("a", "b"), Oracle("a", "b"))
+    journal = ReplyJournal(path)
+    journal.answers(("b", "c"), Oracle("b", "c"))
+    journal.finish(tmp_path / "kept.jsonl")
+    kept = [json.loads(line)["said"] for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert kept == ["B", "C"]
 
 
 def test_nothing_asked_leaves_no_file(tmp_path: Path) -> None:

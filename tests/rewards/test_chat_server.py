@@ -124,6 +124,49 @@ def test_a_server_that_repeats_the_key_does_not_get_it_printed(endpoint: str, st
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize("around", ["{}\n", " {}\r\n", "\t{}"])
+def test_blanks_around_a_key_are_no_part_of_it(
+    endpoint: str, seen: list[str | None], monkeypatch: pytest.MonkeyPatch, around: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", around.format(KEY))
+    ChatServer(endpoint).post("chat/completions", bodies("a")[0], chat_text)
+    assert seen == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize(
+    "inside", ["sk-very\nsecret", "sk-vérysecret", "sk\x07secret", "sk…secret"]
+)
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(
+    endpoint: str, seen: list[str | None], monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", inside)
+    with pytest.raises(UserError, match=r"printable ASCII .*OPENAI_API_KEY") as caught:
+        ChatServer(endpoint).post("chat/completions", bodies("a")[0], chat_text)
+    assert "secret" not in str(caught.value)
+    assert seen == []
+
+
+@pytest.mark.parametrize("variable", ["sk-very-secret", "", "MY KEY", "sk.secret", "1KEY"])
+def test_a_key_in_place_of_its_variables_name_is_refused_and_not_shown(variable: str) -> None:
+    with pytest.raises(UserError, match="the name of an environment variable") as caught:
+        ChatServer("http://127.0.0.1:9/v1", key_variable=variable)
+    assert not variable or variable not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("yes", "yes"),
+        (None, ""),
+        ([], ""),
+        ([{"type": "text", "text": "ye"}, {"type": "text", "text": "s"}], "yes"),
+        ([{"type": "image"}], ""),
+    ],
+)
+def test_the_text_of_a_reply_in_parts(content: Any, text: str) -> None:
+    assert chat_text({"choices": [{"message": {"content": content}}]}) == text
+
+
 def test_failures_and_refusals_are_two_things(endpoint: str) -> None:
     with pytest.raises(ServerFailureError, match=r"failed 2 times \(HTTP 503\)"):
         ChatServer(endpoint, attempts=2).post("x", bodies("status 503")[0], chat_text)

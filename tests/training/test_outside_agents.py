@@ -378,6 +378,14 @@ def test_a_server_of_openais_newer_names(serve: Serve) -> None:
         (["--policy", "openai:x@http://127.0.0.1:9", "--parallel", "0"], "above 0, got '0'"),
         (["--policy", "openai:x@http://127.0.0.1:9", "--max-new-tokens", "0"], "above 0, got '0'"),
         (["--policy", "openai:x@http://127.0.0.1:9", "--suite", "generalisation"], "--suite"),
+        (
+            ["--policy", "openai:x@http://127.0.0.1:9", "--key-variable", "NO_SUCH_KEY"],
+            "expected a key in $NO_SUCH_KEY, which is not set",
+        ),
+        (
+            ["--policy", "openai:x@http://127.0.0.1:9", "--key-variable", "sk-word@"],
+            "the name of an environment variable",
+        ),
         (["--policy", "tiny-random-llama", "--timeout", "3"], "runs in this process"),
         (["--policy", "tiny-random-llama", "--order", "both"], "drawn from their scores"),
         (
