@@ -23,8 +23,8 @@ from llm_agents.cli import main
 from llm_agents.envs.registry import make_world
 from llm_agents.errors import UserError
 from llm_agents.evaluation.episodes import EpisodeResults, read_episode_results
-from llm_agents.evaluation.outside_players import AskedPlayer, ScoringPlayer
-from llm_agents.evaluation.player_replies import PolicySpeaker, ReplySettings, ServerSpeaker
+from llm_agents.evaluation.outside_players import AskedPlayer, ScoringPlayer, _of_actions
+from llm_agents.evaluation.player_replies import Echo, PolicySpeaker, ReplySettings, ServerSpeaker
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.tiny import write_tiny
 from llm_agents.rewards.chat_server import ChatServer
@@ -236,6 +236,29 @@ def test_equal_questions_are_asked_once(serve: Serve) -> None:
     results = evaluate(f"openai:tiny@{server.endpoint}", "--order", "listed")
     assert results.details["player"]["questions"] == 6
     assert results.details["player"]["requests"] == len(server.questions()) <= 3  # colors
+
+
+def test_equal_questions_are_drawn_anew_where_replies_are_drawn(serve: Serve) -> None:
+    server = serve(say=reads_the_lamp, echo="refused")
+    words = ("--order", "listed", "--temperature", "1")
+    results = evaluate(f"openai:tiny@{server.endpoint}", *words)
+    assert results.details["player"]["requests"] == len(server.questions()) == 6
+    assert len({body["seed"] for body in server.questions()}) == 6
+    evaluate(f"openai:tiny@{server.endpoint}", *words, out="again")
+    first, again = (server.questions()[:6], server.questions()[6:])
+    assert sorted(body["seed"] for body in first) == sorted(body["seed"] for body in again)
+
+
+def test_tokens_that_reach_over_the_end_of_a_prompt_count_as_the_actions() -> None:
+    choice = Choice("You should", ("go", "sit"))
+    alone = Echo(("You", " should"), (None, -1.0))
+    merged = Echo(("You", " shouldgo"), (None, -2.0))
+    apart = Echo(("You", " should", " sit"), (None, -1.0, -3.0))
+    assert _of_actions(choice, alone, [merged, apart]) == [[-2.0], [-1.0, -3.0]]
+    assert _of_actions(choice, alone, [apart]) == [[-3.0]]
+    other = Echo(("Yo", "u should", " sit"), (None, -1.0, -3.0))
+    with pytest.raises(UserError, match="can't be parted"):
+        _of_actions(choice, alone, [other])
 
 
 def test_requests_go_out_side_by_side(serve: Serve) -> None:
