@@ -45,9 +45,11 @@ class RowRules:
     max_validation: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the range."""
-        if self.min_responses < 1:
-            raise UserError(f"expected `min_responses` of at least 1, got {self.min_responses}")
+        """Check the ranges."""
+        for name in ("min_responses", "max_train", "max_validation"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"expected `data.rules.{name}` of at least 1, got {value}")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class PromptSplit:
     def __post_init__(self) -> None:
         """Check the range."""
         if not 0 <= self.held_out <= 1:
-            raise ValueError(f"expected `held_out` from 0 to 1, got {self.held_out}")
+            raise UserError(
+                f"expected `data.split_by_prompt.held_out` from 0 to 1, got {self.held_out}"
+            )
 
 
 def split_by_prompt(

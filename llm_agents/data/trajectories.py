@@ -7,16 +7,18 @@ are for people and statistics, and may be missing.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from llm_agents.data.raw_rows import file_rows
+from llm_agents.data.row_fields import Row, RowError, describe, require_unicode
 from llm_agents.errors import UserError
 from llm_agents.types import Choice
 
+_T = TypeVar("_T")
 _SAMPLE = Path(__file__).parent / "samples" / "babyai_go_to_local.jsonl"
 
 
@@ -61,7 +63,7 @@ def to_line(step: TrajectoryStep) -> str:
 
 
 def read_trajectories(path: Path | str) -> Iterator[TrajectoryStep]:
-    """Yield the steps of a file, plain or ``.gz``, in order.
+    """Yield the steps of a file, plain or ``.gz``, in order; a JSON array or parquet will do too.
 
     Args:
         path: JSON lines, as `to_line` makes them; ``sample`` is a bundled file.
@@ -73,58 +75,53 @@ def read_trajectories(path: Path | str) -> Iterator[TrajectoryStep]:
     if not path.is_file():
         raise UserError(f"expected trajectories in {path}, there is no such file")
     number = 0
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            yield _step(line, f"{path}:{number}", number)
+    for number, (where, row) in enumerate(file_rows(path), start=1):
+        try:
+            yield _step(row, number - 1)
+        except RowError as fault:
+            raise UserError(f"{where}: {fault}") from None
     if not number:
         raise UserError(f"{path}: expected at least one step, got an empty file")
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file."""
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf8") as lines:
-            yield from lines
-    else:
-        with path.open(encoding="utf8") as lines:
-            yield from lines
-
-
-def _step(line: str, where: str, number: int) -> TrajectoryStep:
-    """Return the step of a line."""
-    try:
-        found = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: expected one JSON object a line: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{where}: expected one JSON object a line, got {type(found).__name__}")
-    _check(found, where)
+def _step(content: object, number: int) -> TrajectoryStep:
+    """Return the step of a line; `number` is that of the line, from 0."""
+    if isinstance(content, RowError):
+        raise content
+    if not isinstance(content, Mapping):
+        raise RowError(f"expected one JSON object a line, got {type(content).__name__}")
+    require_unicode(content)
+    row = Row(content)
+    actions, action = _value(row, "actions", list), _value(row, "action", str)
+    if not all(isinstance(each, str) for each in actions):
+        raise RowError(f"expected `actions` to be texts, got {describe(actions)}")
+    if action not in actions:
+        raise RowError(f"expected `action` to be one of {actions}, got {action!r}")
+    reward = row.number("reward")
     return TrajectoryStep(
-        episode=found["episode"],
-        step=int(found.get("step", number - 1)),
-        goal=str(found.get("goal", "")),
-        prompt=found["prompt"],
-        actions=tuple(found["actions"]),
-        action=found["action"],
-        reward=float(found.get("reward", 0.0)),
-        done=bool(found.get("done", False)),
+        episode=_whole(row, "episode"),
+        step=_whole(row, "step") if "step" in row else number,
+        goal=_value(row, "goal", str) if "goal" in row else "",
+        prompt=_value(row, "prompt", str),
+        actions=tuple(actions),
+        action=action,
+        reward=0.0 if reward is None else reward,
+        done=bool(row.truth("done")),
     )
 
 
-def _check(found: Mapping[str, Any], where: str) -> None:
-    """Refuse a line that is no step."""
-    for name, kind in (("episode", int), ("prompt", str), ("actions", list), ("action", str)):
-        if not isinstance(found.get(name), kind):
-            raise UserError(
-                f"{where}: expected `{name}` to be a {kind.__name__}, got {found.get(name)!r}"
-            )
-    actions = found["actions"]
-    if not all(isinstance(each, str) for each in actions):
-        raise UserError(f"{where}: expected `actions` to be texts, got {actions}")
-    if found["action"] not in actions:
-        raise UserError(
-            f"{where}: expected `action` to be one of {actions}, got {found['action']!r}"
-        )
+def _value(row: Row, key: str, kind: type[_T]) -> _T:
+    """Return a value of the kind asked for."""
+    value = row.get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise RowError(f"expected `{key}` to be a {kind.__name__}, got {describe(value)}")
+    return value
+
+
+def _whole(row: Row, key: str) -> int:
+    """Return a whole number, which other programs may write as 3.0."""
+    value = row.get(key)
+    return int(value) if isinstance(value, float) and value.is_integer() else _value(row, key, int)
 
 
 def episodes_of(steps: Iterable[TrajectoryStep]) -> list[list[TrajectoryStep]]:

@@ -75,6 +75,21 @@ def test_episodes_may_be_told_side_by_side() -> None:
         ({"action": "fly"}, "expected `action` to be one of"),
         ({"actions": [1, 2]}, "expected `actions` to be texts"),
         ({"episode": None}, "expected `episode` to be a int"),
+        ({"episode": True}, "expected `episode` to be a int, got True"),
+        ({"episode": 1.5}, "expected `episode` to be a int, got 1.5"),
+        ({"step": "two"}, "a.jsonl:2: expected `step` to be a int, got 'two'"),
+        ({"step": [1]}, "expected `step` to be a int"),
+        ({"reward": float("nan")}, "a.jsonl:2: expected a finite number in `reward`, got nan"),
+        ({"reward": float("-inf")}, "expected a finite number in `reward`, got -inf"),
+        ({"reward": "1"}, "expected a finite number in `reward`, got '1'"),
+        ({"reward": 10**400}, "expected a finite number in `reward`"),
+        ({"done": "no"}, "expected `done` to be true or false, got 'no'"),
+        ({"goal": 3}, "expected `goal` to be a str, got 3"),
+        ({"prompt": "\ud800 x"}, "a.jsonl:2: expected valid Unicode"),
+        ('{"episode": 1, "episode": 2}', "expected every key once, got 'episode' twice"),
+        ("[" * 100_000, "a.jsonl:2: expected one JSON object a line"),
+        ("\u2003", "a.jsonl:2: expected one JSON object a line"),
+        ("null", "expected one JSON object a line, got NoneType"),
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, line: Any, says: str) -> None:
@@ -85,6 +100,30 @@ def test_malformed_lines_are_named(tmp_path: Path, line: Any, says: str) -> None
     path.write_text(f"{good}{line}\n", encoding="utf8")
     with pytest.raises(UserError, match=says):
         list(read_trajectories(path))
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xfe", b'{"prompt": "caf\xe9"}'])
+def test_bytes_that_are_no_utf8_are_named_by_their_line(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(to_line(steps(1)[0]).encode() * 2 + bad + b"\n")
+    with pytest.raises(UserError, match=r"a\.jsonl:3: expected UTF-8 text"):
+        list(read_trajectories(path))
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()[: -len(bad) - 1])[:-9])
+    with pytest.raises(UserError, match=r"a\.jsonl\.gz:\d: expected a complete gzip file"):
+        list(read_trajectories(packed))
+
+
+def test_what_other_programs_write_of_a_step_is_read(tmp_path: Path) -> None:
+    step = steps(1)[0]
+    row = json.loads(to_line(step))
+    loose = {**row, "episode": 0.0, "step": 0.0, "done": None, "reward": None, "goal": None}
+    short = {key: row[key] for key in ("episode", "prompt", "actions", "action")}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([loose, short]))
+    found = list(read_trajectories(path))
+    assert [(s.episode, s.reward, s.done, s.goal) for s in found] == [(0, 0.0, False, "")] * 2
+    assert [s.prompt for s in found] == [step.prompt] * 2
 
 
 def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_rows(tmp_path: Path) -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(UserError, match="`negatives` of at least 1, got 0"):
         ContrastPreparation(negatives=0)
-    with pytest.raises(UserError, match="`min_responses` of at least 1, got 0"):
+    with pytest.raises(UserError, match=r"`data\.rules\.min_responses` of at least 1, got 0"):
         RowRules(min_responses=0)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from llm_agents.data import DropReport, Example, PromptSplit, RowRules, split_by_prompt
 from llm_agents.data.selection import clean, limit, order_responses, require_pairs
+from llm_agents.errors import UserError
 from llm_agents.types import Turn
 
 
@@ -91,7 +92,7 @@ def test_a_split_depends_on_prompt_and_seed_alone() -> None:
     assert {e.prompt for e in other} != {e.prompt for e in held_out}
     assert split_by_prompt(rows, PromptSplit(0, 0.0))[1] == []
     assert split_by_prompt(rows, PromptSplit(0, 1.0))[0] == []
-    with pytest.raises(ValueError, match=r"`held_out` from 0 to 1, got 1\.5"):
+    with pytest.raises(UserError, match=r"`data\.split_by_prompt\.held_out` from 0 to 1, got 1\.5"):
         PromptSplit(0, 1.5)
 
 
@@ -122,3 +123,9 @@ def test_reports_add_up_and_leave_out_zeros() -> None:
         "changed": {"prompts truncated": 2},
     }
     assert str(both) == "3 of 5 rows kept; 2 dropped (x); 2 prompts truncated"
+
+
+@pytest.mark.parametrize("name", ["min_responses", "max_train", "max_validation"])
+def test_limits_of_rows_below_one_name_the_setting(name: str) -> None:
+    with pytest.raises(UserError, match=rf"`data\.rules\.{name}` of at least 1, got 0"):
+        RowRules(**{name: 0})
