@@ -1,4 +1,8 @@
-"""What every test stands on: seeds, one thread, a cache of its own, no network, tiny policies."""
+"""What every test stands on: seeds, one thread, a cache of its own, no network, tiny policies.
+
+``LLM_AGENTS_TEST_THREADS`` is the number of PyTorch's threads (1); ``--shuffle SEED`` runs the
+files, and the tests of each file, in an order drawn with that seed: `make test-processors`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,53 @@ import pytest
 import torch
 
 from llm_agents.types import Prompt, TokenBatch, Turn
+from tests import fresh
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
+THREADS = int(os.environ.get("LLM_AGENTS_TEST_THREADS", "1"))
 FAMILIES = ("llama", "qwen2", "gpt2", "neox", "opt", "t5")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run in an order drawn with SEED")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.getoption("--shuffle")
+    order = "as written" if seed is None else f"--shuffle {seed}"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"threads: {THREADS} · order: {order} · capability: {capability}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw an order of the files, and of the tests in each: a file's fixtures are made once."""
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    draw = random.Random(seed)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    groups = list(files.values())
+    draw.shuffle(groups)
+    for group in groups:
+        draw.shuffle(group)
+    items[:] = [item for group in groups for item in group]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Keep a process from before the first test, where one is asked for: see `tests/fresh.py`."""
+    is_worker = not session.config.pluginmanager.hasplugin("dsession")
+    modules = {getattr(item, "module", None) for item in session.items}
+    wanted = any(getattr(module, "fresh", None) is fresh for module in modules)
+    if is_worker and wanted and not session.config.option.collectonly:
+        fresh.start()
+
+
+def pytest_sessionfinish() -> None:
+    fresh.stop()
 
 
 class NetworkRefusedError(OSError):
@@ -65,8 +113,8 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Start every test with the same random state, on one thread."""
-    torch.set_num_threads(1)
+    """Start every test with the same random state, on the same number of threads."""
+    torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     random.seed(0)
 

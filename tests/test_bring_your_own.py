@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "bring_your_own.md").read_text(encoding="utf8")
@@ -32,14 +31,7 @@ def test_the_example_runs_from_a_fresh_folder(cache_root: Path, tmp_path: Path) 
     (tmp_path / "my_rewards.py").write_text(block("python", "def short"), encoding="utf8")
     (tmp_path / "recipe.yaml").write_text(block("yaml", "seed_everything: 1\nmodel"), "utf8")
     command = block("bash", "llm-agents run recipe.yaml").split()[1:]
-    done = subprocess.run(
-        [sys.executable, "-m", "llm_agents", *command],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fresh.run("-m", "llm_agents", *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     (test,) = results["tests"]

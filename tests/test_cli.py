@@ -13,6 +13,7 @@ import yaml
 from llm_agents.cli import main, split_options
 from llm_agents.config.loading import load_recipe
 from llm_agents.errors import UserError
+from tests import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = str(ROOT / "recipes" / "a_lol_hha.yaml")
@@ -205,13 +206,8 @@ def test_a_finished_run_is_not_run_again(
 
 
 def test_evaluate_gives_the_runs_numbers_in_a_fresh_process(home: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "llm_agents", "evaluate", "runs/policy/1/adapter", "--out", "again"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=home,
-    )
+    words = ("evaluate", "runs/policy/1/adapter", "--out", "again")
+    done = fresh.run("-m", "llm_agents", *words, cwd=home)
     assert done.returncode == 0, done.stderr
     first = json.loads((home / "runs/policy/1/results.json").read_text())
     second = json.loads((home / "again/results.json").read_text())
@@ -234,10 +230,8 @@ def test_what_load_pretrained_gives_earns_the_runs_rewards_in_a_fresh_process(ho
         "    print(json.dumps([text, *letters([turns], [text])]))\n"
     )
     run = home / "runs/policy/1"
-    words = [str(run / "adapter"), str(run / "sample_eval_results.jsonl")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
-    )
+    words = (str(run / "adapter"), str(run / "sample_eval_results.jsonl"))
+    done = fresh.run("-c", code, *words)
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     lines = (run / "sample_eval_results.jsonl").read_text(encoding="utf8").splitlines()
@@ -312,16 +306,9 @@ def test_a_stage_may_be_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_fault_that_only_building_shows_has_no_traceback(home: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "llm_agents", "run", RECIPE, "--overlay", OVERLAY),
-            *("--model.policy.base", "no/such/base", "--run.folder", "none"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=home,
-    )
+    words = ("--model.policy.base", "no/such/base", "--run.folder", "none")
+    recipe = ("run", RECIPE, "--overlay", OVERLAY)
+    done = fresh.run("-m", "llm_agents", *recipe, *words, cwd=home)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "error: base model 'no/such/base'" in done.stderr

@@ -27,6 +27,7 @@ from llm_agents.policies.bundled import (
     resolve_base,
 )
 from llm_agents.policies.tiny import tiny_model
+from tests import fresh
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -91,9 +92,9 @@ build_once(Path(sys.argv[1]), build)
 """
 
 
-def start_builder(target: Path, pause: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BUILDER, str(target), str(pause)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start_builder(target: Path, pause: float) -> fresh.Process:
+    words = ["-c", BUILDER, str(target), str(pause)]
+    return fresh.Process(words, stdout=subprocess.PIPE)
 
 
 def test_one_of_two_processes_builds_and_kill_9_leaves_no_half_model(tmp_path):
@@ -106,7 +107,7 @@ def test_one_of_two_processes_builds_and_kill_9_leaves_no_half_model(tmp_path):
     assert not target.exists()
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    outputs = [process.communicate(timeout=60)[0] for process in waiting]
+    outputs = [process.communicate()[0] for process in waiting]
     assert sorted(outputs) == ["", "building\n"]
     assert [process.returncode for process in waiting] == [0, 0]
     assert sorted(p.name for p in target.iterdir()) == ["0", "1", "2", "3", "4"]

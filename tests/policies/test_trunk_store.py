@@ -4,7 +4,6 @@ import hashlib
 import logging
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from filelock import FileLock
 
 from llm_agents.errors import UserError
 from llm_agents.policies.trunk_store import TrunkStore, content_key
+from tests import fresh
 
 HIDDEN = 8
 
@@ -225,20 +225,20 @@ for start in range(first, last, step):
 """
 
 
-def start_writer(folder: Path, first: int, last: int, step: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WRITER, str(folder), str(first), str(last), str(step)]
+def start_writer(folder: Path, first: int, last: int, step: int) -> fresh.Process:
+    words = ["-c", WRITER, str(folder), str(first), str(last), str(step)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+    return fresh.Process(words, stdin=pipe, stdout=pipe)
 
 
-def wait_until_ready(*writers: subprocess.Popen[str]) -> None:
+def wait_until_ready(*writers: fresh.Process) -> None:
     """Wait until writers have opened the store."""
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
 
 
-def release(*writers: subprocess.Popen[str]) -> None:
+def release(*writers: fresh.Process) -> None:
     """Let ready writers begin."""
     for writer in writers:
         assert writer.stdin is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from llm_agents.cli import main
 from llm_agents.errors import UserError
 from llm_agents.training.claiming import LOCK_FILE, claimed
+from tests import fresh
 
 RECIPE = """\
 seed_everything: 3
@@ -32,11 +32,10 @@ with claimed(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fresh.Process]:
     """Let another process be at work in `out`."""
     monkeypatch.chdir(tmp_path)
-    words = [sys.executable, "-c", HOLD, "out"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = fresh.Process(["-c", HOLD, "out"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "at work\n"
     yield process
@@ -45,7 +44,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
 
 
 def test_a_second_process_is_refused_until_the_first_is_gone(
-    other: subprocess.Popen[str],
+    other: fresh.Process,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -65,7 +64,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(
 
 
 def test_a_training_is_refused_alike(
-    other: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+    other: fresh.Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is loaded, and with nothing written."""
     del other
@@ -77,7 +76,7 @@ def test_a_training_is_refused_alike(
 
 
 def test_a_killed_process_leaves_a_folder_that_is_no_run(
-    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    other: fresh.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left of it is the lock's file, and a new run may begin there."""
     other.kill()
@@ -89,7 +88,7 @@ def test_a_killed_process_leaves_a_folder_that_is_no_run(
 
 
 def test_the_first_process_claims_for_all(
-    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    other: fresh.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del other
     with pytest.raises(UserError, match="is at work"), claimed(Path("out")):

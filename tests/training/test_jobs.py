@@ -16,6 +16,7 @@ import yaml
 from llm_agents.cli import main
 from llm_agents.errors import UserError
 from llm_agents.evaluation import read_episode_results
+from tests import fresh
 
 RECIPE = """\
 seed_everything: 3
@@ -163,11 +164,9 @@ def test_a_stopped_job_says_how_to_go_on_and_goes_on(
 
 
 def test_a_killed_job_goes_on_with_auto_or_with_its_folder(job: Do) -> None:
-    command = [sys.executable, "-m", "llm_agents", "run", "count.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(
-        [*command, "--job.stop_at", "2"], capture_output=True, check=False, env=environment
-    )
+    words = ("run", "count.yaml", "--job.stop_at", "2")
+    done = fresh.run("-m", "llm_agents", *words, env=environment)
     assert done.returncode == -9
     (folder,) = Path("runs/count").iterdir()
     assert not (folder / "results.json").exists()

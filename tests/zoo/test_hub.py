@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from llm_agents.policies.pickled_adapters import sha256
 from llm_agents.rewards import PolicyReward
 from llm_agents.types import GenerationConfig, Turn
 from llm_agents.zoo import load_heads, load_pretrained, publish, pull
+from tests import fresh
 
 QUESTION = (Turn("user", "How are you?"),)
 PAIRS = [("Hi there", "Hello."), ("How are you?", "Fine, thanks")]
@@ -68,9 +67,7 @@ def test_a_fresh_process_gives_the_same_answers_and_rewards(
         "print(json.dumps([ids[0], reward([question], ['Fine']).tolist()]))\n"
     )
     folders = [str(adapter_folder), str(reward_folder)]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *folders], capture_output=True, text=True, check=False
-    )
+    done = fresh.run("-c", code, *folders)
     assert done.returncode == 0, done.stderr[-2000:]
     ids, scores = json.loads(done.stdout.splitlines()[-1])
     policy, reward = (load_pretrained(folder, device="cpu") for folder in folders)
