@@ -135,6 +135,9 @@ $(GLAM)/ppo/results.json: $(GLAM_RECIPES)/glam_babyai_go_to_local.yaml $(GLAM)/$
 $(GLAM_SUITES): $(GLAM)/%/generalisation/results.json: $(GLAM)/%/results.json
 	$(LIGHTNING) evaluate $(GLAM)/$* --suite generalisation --episodes $(GLAM_EPISODES)
 
+# Tests start many processes: compiled modules are kept for the next, whatever the user's setting.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+
 # --- checks -------------------------------------------------------------------------------------
 
 .PHONY: format
@@ -151,12 +154,16 @@ type: $(STAMP) ## mypy --strict
 	$(BIN)/mypy
 
 .PHONY: test
-test: $(STAMP) ## the test suite (under 12 minutes on two cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu and not hub'
+test: $(STAMP) ## the test suite (under 10 processor minutes on two cores)
+	$(PYTEST) -n 2 --dist loadfile -m 'not slow and not gpu and not hub'
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## the longer checks: kills and resumes, learning, the real model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'slow and not gpu and not hub'
+	$(PYTEST) -n 2 --dist loadfile -m 'slow and not gpu and not hub' --hypothesis-profile thorough
+
+.PHONY: test-processors
+test-processors: $(STAMP) ## the numeric tests as other processors compute, on 1, 2 and 4 threads, in random order
+	$(BIN)/python -m tests.processors
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## what needs a CUDA device
@@ -164,7 +171,7 @@ test-gpu: $(STAMP) ## what needs a CUDA device
 
 .PHONY: smoke
 smoke: $(STAMP) ## every recipe for two steps under the tiny overlay
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/recipes
+	$(PYTEST) -n 2 tests/recipes
 
 .PHONY: tables
 tables: $(STAMP) ## regenerate the README's and the recipes' tables

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from tests import fresh
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 THREADS = int(os.environ.get("LLM_AGENTS_TEST_THREADS", "1"))
+NUMERIC = {"functional", "policies", "methods", "learning", "rollouts"}
 FAMILIES = ("llama", "qwen2", "gpt2", "neox", "opt", "t5")
 
 
@@ -33,6 +35,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     order = "as written" if seed is None else f"--shuffle {seed}"
     capability = torch.backends.cpu.get_cpu_capability()
     return f"threads: {THREADS} · order: {order} · capability: {capability}"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what computes with floating-point numbers, by its folder."""
+    if item.path.parent.name in NUMERIC:
+        item.add_marker(pytest.mark.numeric)
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,6 +72,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 def pytest_sessionfinish() -> None:
     fresh.stop()
+
+
+# Where a test names no number of examples: few by default, many by `make test-slow`.
+hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=300, deadline=None)
+hypothesis.settings.load_profile("default")
 
 
 class NetworkRefusedError(OSError):
@@ -117,6 +131,20 @@ def _seeded() -> None:
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     random.seed(0)
+
+
+@pytest.fixture
+def sketches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw pictures at a tenth of their size, for tests that ask only whether there are any."""
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+
+    def save_small(self: Figure, *args: Any, **options: Any) -> None:
+        self.set_layout_engine("none")
+        save(self, *args, **{**options, "dpi": 20})
+
+    monkeypatch.setattr(Figure, "savefig", save_small)
 
 
 MakePolicy = Callable[..., Any]

@@ -15,6 +15,7 @@ from llm_agents.config.loading import load_recipe
 from llm_agents.errors import UserError
 from tests import fresh
 
+pytestmark = pytest.mark.usefixtures("sketches")
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = str(ROOT / "recipes" / "a_lol_hha.yaml")
 REWARD = str(ROOT / "recipes" / "reward_hha.yaml")

@@ -19,7 +19,7 @@ def sampler(count: int, *shape: int, **options: object) -> StepSampler:
     return StepSampler(lengths, StepShape(*shape), **{"seed": 3, **options})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(
     st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9)
 )

@@ -99,7 +99,7 @@ def every_alignment(response: list[str], reference: list[str]) -> Alignment:
     return Alignment(-best[0], best[1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from("xyz"), max_size=6), st.lists(st.sampled_from("xyz"), max_size=6))
 def test_the_alignment_is_the_best_of_all(response: list[str], reference: list[str]) -> None:
     assert align(response, reference) == every_alignment(response, reference)

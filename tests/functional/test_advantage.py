@@ -89,7 +89,7 @@ def test_statistics_of_one_advantage() -> None:
     assert found.deciles == (0.5,) * 11
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(
     numbers=hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(-5, 5)),
     seed=st.integers(0, 99),

@@ -68,7 +68,7 @@ def test_changing_a_prompt_token_after_the_logits_changes_nothing() -> None:
     assert torch.equal(found, response_log_probs(LOGITS, LABELS, prompt_length=2))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(
     logits=hnp.arrays(np.float64, (2, 3, 5), elements=st.floats(-20, 20)),
     ids=hnp.arrays(np.int64, (2, 3), elements=st.integers(0, 4)),
@@ -79,7 +79,7 @@ def test_equals_the_loop(logits: np.ndarray, ids: np.ndarray) -> None:
     assert (found <= 0).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(logits=hnp.arrays(np.float32, (1, 4), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
 def test_extreme_logits_stay_finite(logits: np.ndarray) -> None:
     tensor = torch.from_numpy(logits).requires_grad_()

@@ -18,7 +18,7 @@ from tests.functional.exact_text import exactly
 from tests.reference import preference as reference
 
 LOG_PROBS = st.floats(-60, 0)
-settled = settings(deadline=None, max_examples=40)
+settled = settings(deadline=None)
 
 
 def exact(numbers: object) -> Tensor:

@@ -28,7 +28,7 @@ from tests.functional.exact_text import exactly
 RAW = [-1.0, 0.0, 0.5, 2.0, 4.0]
 COUNTS = [80, 10, 5, 4, 1]
 Z = [-0.409272, 0.777024, 1.370173, 3.149617, 5.522210]
-settled = settings(deadline=None, max_examples=40)
+settled = settings(deadline=None)
 
 
 def exact(numbers: object) -> Tensor:

@@ -72,7 +72,7 @@ PAIRS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(PAIRS)
 def test_swapping_sides_and_labels_changes_nothing(
     rows: list[tuple[float, float, int]],

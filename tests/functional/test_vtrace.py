@@ -112,7 +112,7 @@ def defined(  # the sum of IMPALA's equation 1, term by term
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 7))
 def test_equals_the_definition(seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)

@@ -62,7 +62,7 @@ def test_an_only_action_is_certain_and_teaches_nothing(make_policy: MakePolicy) 
     assert float(found.log_probs) == 0
     units = module.units([alone], module.policy.score_actions([alone], "word"))
     assert units.entropies is not None
-    assert float(units.entropies.squeeze()) == 0
+    assert float(units.entropies.detach().squeeze()) == 0
     units.log_probs.sum().backward()
     gradients = [p.grad for _, p in module.policy.trainable_parameters() if p.grad is not None]
     assert all(float(gradient.abs().max()) == 0 for gradient in gradients)

@@ -72,7 +72,7 @@ def test_value_head_size(hidden_size, parameters):
 
 def test_query_is_standard_normal():
     torch.manual_seed(0)
-    query = ValueHead(4096).query
+    query = ValueHead(4096).query.detach()
     assert float(query.mean()) == pytest.approx(0, abs=0.05)
     assert float(query.std()) == pytest.approx(1, abs=0.05)
 

@@ -71,7 +71,7 @@ def test_where_nothing_is_saved_nothing_is_packed():
 ids = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(st.lists(st.tuples(ids, st.lists(st.integers(1, 5), max_size=5)), min_size=1, max_size=6))
 def test_every_token_has_its_place(pairs):
     rows = rows_of(pairs)

@@ -156,7 +156,7 @@ def test_a_policys_reply_does_not_depend_on_the_batch(make_policy: Callable[...,
 # --- choice
 
 
-@settings(max_examples=40, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(["hurt", "wall", "kill", "idle"]), min_size=2, max_size=2, unique=True

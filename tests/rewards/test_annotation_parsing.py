@@ -54,7 +54,7 @@ def test_the_other_wordings_key_does_not_count(match: str) -> None:
     assert read_verdict('("best_description": 1)', "message", match) is None  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(deadline=None)
 @given(st.text(max_size=40), st.sampled_from(["1", "2", "None"]))
 def test_whatever_comes_before_the_last_verdict_does_not_matter(text: str, value: str) -> None:
     reply = f'{text} ("best_description": {value})'

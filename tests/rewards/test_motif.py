@@ -107,7 +107,7 @@ def test_a_reward_is_frozen_and_in_eval_mode() -> None:
 # --- from raw to intrinsic ------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(60, 80), min_size=3, max_size=3), min_size=1, max_size=12),
     st.sampled_from([None, 0, 0.05, 0.5, 0.95]),

@@ -16,6 +16,7 @@ from llm_agents.config.loading import load_recipe
 from llm_agents.config.reading import RecipeError
 from llm_agents.zoo import load_pretrained
 
+pytestmark = pytest.mark.usefixtures("sketches")
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "a_lol_hha.yaml"
 TINY = ROOT / "recipes" / "overlays" / "tiny.yaml"
