@@ -11,6 +11,7 @@ import torch
 from llm_agents.errors import UserError
 from llm_agents.methods import PPOConfig, TokenPPOConfig
 from llm_agents.methods.minibatches import passes, update_steps, weighted_passes
+from tests.closeness import assert_rounding
 from tests.methods.online import some_samples
 
 
@@ -86,13 +87,13 @@ def test_advantages_are_normalized_in_the_group_that_is_asked_for() -> None:
     found = list(weighted_passes(samples, chunks, config))
     first = torch.cat([part.advantages for part, _ in found[:4]]).flatten()
     expected = torch.tensor([-0.240192, 0.240192, -1.200961, 1.200961])
-    torch.testing.assert_close(first, expected, atol=2e-6, rtol=0)
+    assert_rounding(first, expected)
     assert [weight for _, weight in found] == pytest.approx(6 * [1 / 6])
 
     biased = replace(config, unbiased_deviation=False)
     part, _ = next(weighted_passes(samples, chunks[:1], replace(biased, choices_per_pass=None)))
     expected = torch.tensor([-0.277350, 0.277350, -1.386750, 1.386750])
-    torch.testing.assert_close(part.advantages.flatten(), expected, atol=2e-6, rtol=0)
+    assert_rounding(part.advantages.flatten(), expected)
 
     config = PPOConfig(normalize_advantages="minibatch", choices_per_pass=None)
     parts = [part.advantages for part, _ in weighted_passes(samples, chunks, config)]

@@ -24,6 +24,7 @@ from llm_agents.methods import MotifReward, OptimizerConfig
 from llm_agents.policies import LanguageMessageScorer, MessageEncoder
 from llm_agents.policies.message_files import MessageRewardInfo, load_message_scorer
 from llm_agents.types import MessageObservations, MessagePairs
+from tests.closeness import assert_rounding
 from tests.data.toy_pairs import MESSAGES, VALUES, write_pairs
 
 
@@ -122,7 +123,7 @@ def test_the_mean_over_the_steps_of_a_side_counts() -> None:
         raw = module.scorer(observations)
         found = module.rewards(batch)
     expected = torch.stack(((raw[0] + raw[1]) / 2, raw[2]))[None]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert_rounding(found, expected)
 
 
 def test_validation_weighs_every_pair_alike(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def test_a_frozen_language_model_is_asked_once_a_message(
     loaded = load_message_scorer(tmp_path / "reward", info)
     rows = MessageObservations(torch.from_numpy(MESSAGES))
     with torch.no_grad():
-        torch.testing.assert_close(loaded(rows), raw_of(module), rtol=0, atol=1e-5)
+        assert_rounding(loaded(rows), raw_of(module))
 
 
 def test_an_adapter_trains_and_the_base_stays(
@@ -419,5 +420,5 @@ def test_two_processes_learn_what_one_does(folder: Path, tmp_path: Path) -> None
         )
         run.fit(module, datamodule=source(folder, batch_size=32 // devices))
         found.append((raw_of(module), float(run.callback_metrics["val/loss"])))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=1e-6)
+    assert_rounding(found[0][0], found[1][0])
     assert found[0][1] == pytest.approx(found[1][1], abs=1e-6)

@@ -28,6 +28,7 @@ from llm_agents.methods import (
 )
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.types import Choice, Rollout
+from tests.closeness import assert_rounding
 from tests.methods.online import Rollouts, fit, some_samples, trainer
 
 LORA = LoraConfig(r=4, alpha=8, targets="all-linear")
@@ -217,9 +218,9 @@ def test_the_value_does_not_depend_on_the_adapter_or_the_batch(make_policy: Make
     ]
     values = module.state_values(choices)
     for choice, value in zip(choices, values, strict=True):
-        torch.testing.assert_close(module.state_values([choice])[0], value, atol=1e-6, rtol=0)
+        assert_rounding(module.state_values([choice])[0], value)
     ended = [Choice(choice.prompt, ()) for choice in choices]
-    torch.testing.assert_close(module.state_values(ended), values, atol=1e-6, rtol=0)
+    assert_rounding(module.state_values(ended), values)
     with torch.no_grad():
         for _, parameter in module.policy.trainable_parameters():
             parameter.add_(0.5)
@@ -229,7 +230,7 @@ def test_the_value_does_not_depend_on_the_adapter_or_the_batch(make_policy: Make
         for _, parameter in fresh.policy.trainable_parameters():
             parameter.add_(0.5)
     fresh.critic.load_state_dict(module.critic.state_dict())
-    torch.testing.assert_close(fresh.state_values(choices), values, atol=1e-6, rtol=0)
+    assert_rounding(fresh.state_values(choices), values)
 
 
 @pytest.mark.parametrize("method", [TWOSOME, POAD])
@@ -355,7 +356,7 @@ def test_the_penalty_is_the_divergence_from_where_training_began(
     module = agent(make_policy, kl_coef=0.5)
     rollout = one_rollout(module)
     first = module.samples(rollout)
-    torch.testing.assert_close(first.ref_log_probs, first.log_probs, atol=1e-5, rtol=0)
+    assert_rounding(first.ref_log_probs, first.log_probs)
     with torch.no_grad():
         for name, parameter in module.policy.trainable_parameters():
             if "lora_B" in name:
@@ -425,7 +426,7 @@ def test_a_saved_agent_acts_alike(make_policy: MakePolicy, tmp_path: Path) -> No
     found = [m.act(choices, torch.Generator().manual_seed(1)) for m in (module, loaded)]
     for name in ("index", "log_probs", "values", "mask"):
         first, second = (getattr(decision, name) for decision in found)
-        torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
+        assert_rounding(first, second)
     listed = load_agent(tmp_path / "agent", loaded.policy, behaviour="list", tokens="all")
     expected = loaded.policy.score_actions(choices, "token")
     units = listed.units(choices, expected)

@@ -17,6 +17,7 @@ from llm_agents.functional import token_level_gae
 from llm_agents.methods import POAD, TWOSOME, PPOConfig, TokenPPOConfig
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.types import Choice
+from tests.closeness import assert_rounding
 from tests.methods.online import Rollouts, fit
 
 MakePolicy = Callable[..., LanguagePolicy]
@@ -48,16 +49,14 @@ def test_a_walk_from_token_to_token_is_a_policy(make_policy: MakePolicy, behavio
     asked = module.units(CHOICES, module.policy.score_actions(CHOICES, "word"))
     assert units.entropies is not None
     assert asked.entropies is not None
-    torch.testing.assert_close(units.entropies, asked.entropies, atol=1e-5, rtol=0)
+    assert_rounding(units.entropies, asked.entropies)
 
     count = 3000
     found = module.act([CHOICES[0]] * count, torch.Generator().manual_seed(0))
     expected = units.action_log_probs[0].detach().exp()
     shares = found.index.bincount(minlength=4) / count
     assert bool(((shares - expected).abs() <= 4 * (expected / count).sqrt()).all())
-    torch.testing.assert_close(
-        found.log_probs.sum(1), expected.log()[found.index], atol=1e-5, rtol=0
-    )
+    assert_rounding(found.log_probs.sum(1), expected.log()[found.index])
 
 
 def test_the_released_behaviour_draws_from_the_list(make_policy: MakePolicy) -> None:
@@ -69,9 +68,7 @@ def test_the_released_behaviour_draws_from_the_list(make_policy: MakePolicy) -> 
     assert units.entropies is scores.token_entropies
     found = module.act(CHOICES, torch.Generator().manual_seed(0))
     rows = torch.arange(2)
-    torch.testing.assert_close(
-        found.log_probs, scores.token_log_probs[rows, found.index], atol=1e-5, rtol=0
-    )
+    assert_rounding(found.log_probs, scores.token_log_probs[rows, found.index])
 
 
 @pytest.mark.parametrize("behaviour", ["decomposed", "trie"])
@@ -96,7 +93,7 @@ def test_units_may_be_the_tokens_with_an_alternative(
         decisive = mask & (taken != 0)
         decisive[:, 0] = True
         assert few_mask.sum(1).tolist() == decisive.sum(1).tolist()
-        torch.testing.assert_close(few_values[few_mask], values[decisive], atol=1e-6, rtol=0)
+        assert_rounding(few_values[few_mask], values[decisive])
         assert torch.equal(few_mask, few_mask.sort(1, descending=True).values)
     assert few_mask[1].sum() == 1, "an only action has one unit"
 
@@ -105,7 +102,7 @@ def test_a_value_is_read_before_its_token(make_policy: MakePolicy) -> None:
     module = agent(make_policy, tokens="all")
     values, mask = module.unit_values([CHOICES[0]] * 2, torch.tensor([0, 1]))
     prompt = module.state_values([CHOICES[0]])
-    torch.testing.assert_close(values[:, 0], prompt.expand(2), atol=1e-6, rtol=0)
+    assert_rounding(values[:, 0], prompt.expand(2))
     scores = module.policy.score_actions([CHOICES[0]], "word")
     ids = scores.token_ids[0]
     shared = int((ids[0] == ids[1]).int().cumprod(0).sum())
@@ -174,7 +171,7 @@ def test_with_trace_one_the_first_token_has_the_actions_advantage(make_policy: M
         critic_widths=(16,),
     )
     found = module.assign(rollout).advantages[..., 0]
-    torch.testing.assert_close(found, actions.assign(rollout).advantages[..., 0], atol=1e-5, rtol=0)
+    assert_rounding(found, actions.assign(rollout).advantages[..., 0])
 
 
 def test_options_that_mean_nothing_together_are_refused(make_policy: MakePolicy) -> None:

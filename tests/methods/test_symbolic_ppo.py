@@ -18,6 +18,7 @@ from llm_agents.rollouts import SymbolicRollouts
 from llm_agents.rollouts.collector import RolloutPlan
 from llm_agents.rollouts.symbolic import SymbolicCollector, SymbolicWorld
 from llm_agents.types import SymbolicRollout
+from tests.closeness import assert_rounding
 from tests.methods.online import Metrics, gradient_norm_of, trainer
 from tests.rollouts.symbolic_worlds import Balls
 
@@ -106,11 +107,11 @@ def test_going_through_again_gives_what_was_collected() -> None:
     rows = torch.tensor([4, 0, 5])
     found = module.replay(rollout.missions, parts, parts.memories[rows], rows)
     taken = found.log_probs.gather(-1, parts.actions[rows][..., None])[..., 0]
-    torch.testing.assert_close(taken, parts.log_probs[rows], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.values, parts.values[rows], atol=1e-5, rtol=1e-5)
+    assert_rounding(taken, parts.log_probs[rows])
+    assert_rounding(found.values, parts.values[rows])
     follows = parts.memories[parts.followers[rows[1]]]
     begins = parts.starts[parts.followers[rows[1]], 0]
-    torch.testing.assert_close(found.memory[1] * ~begins, follows, atol=1e-5, rtol=1e-5)
+    assert_rounding(found.memory[1] * ~begins, follows)
 
 
 def test_gradients_do_not_cross_the_beginning_of_an_episode() -> None:

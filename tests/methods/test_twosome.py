@@ -14,6 +14,7 @@ from llm_agents.methods import TWOSOME, PPOConfig
 from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.policies.backbone import build_optimizer
 from llm_agents.types import Choice
+from tests.closeness import assert_rounding
 from tests.methods.online import Rollouts
 
 MakePolicy = Callable[..., LanguagePolicy]
@@ -39,7 +40,7 @@ def test_actions_are_drawn_from_the_softmax_over_normalized_scores(
     expected = (scores.token_log_probs[0].sum(-1) / lengths).detach().log_softmax(0)
     count = 4000
     found = module.act([CHOICE] * count, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(found.log_probs[:, 0], expected[found.index], atol=1e-5, rtol=0)
+    assert_rounding(found.log_probs[:, 0], expected[found.index])
     shares = found.index.bincount(minlength=3) / count
     bound = 4 * (expected.exp() * (1 - expected.exp()) / count).sqrt()
     assert bool(((shares - expected.exp()).abs() <= bound).all())
@@ -52,7 +53,7 @@ def test_the_order_of_the_list_changes_nothing(make_policy: MakePolicy) -> None:
     turned = Choice(CHOICE.prompt, CHOICE.actions[::-1])
     scores = module.policy.score_actions([CHOICE, turned], "word")
     found = module.units([CHOICE, turned], scores).action_log_probs
-    torch.testing.assert_close(found[0], found[1].flip(0), atol=1e-5, rtol=0)
+    assert_rounding(found[0], found[1].flip(0))
 
 
 def test_an_only_action_is_certain_and_teaches_nothing(make_policy: MakePolicy) -> None:
@@ -98,7 +99,7 @@ def test_macros_are_discounted_by_their_duration(make_policy: MakePolicy) -> Non
             )
             following = delta + (0.0 if done else discount * 0.5 * following)
             expected[step, world] = following
-    torch.testing.assert_close(found.advantages[..., 0], expected, atol=1e-5, rtol=0)
+    assert_rounding(found.advantages[..., 0], expected)
 
     flat = agent(make_policy, gamma=0.9, gae_lambda=0.5, macro_discount=False)
     ones = replace(rollout, durations=torch.ones_like(rollout.durations))

@@ -1,6 +1,8 @@
 """Small random models of many families, and the scores of actions one sequence at a time.
 
-`one_by_one` is the yardstick: it uses transformers and nothing of ours but the token ids.
+`one_by_one` is the yardstick: it uses transformers and nothing of ours but the token ids. Several
+families compute softmax, norms, angles or states in float32 whatever their dtype: what is compared
+in float64 is equal but for the rounding of float32 (`tests/closeness.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from llm_agents.policies.action_types import EncodedChoice, NodeStates
 from llm_agents.policies.plain_head import head_input, output_head
 from llm_agents.policies.tiny import tiny_tokenizer
 
-EXACT = 2e-6  # several families compute softmax, norms or angles in float32 whatever their dtype
 VOCAB = 320
 WINDOW = 16
 

@@ -8,8 +8,8 @@ from llm_agents.policies.action_expand import action_paths, expand_node_states
 from llm_agents.policies.action_plain import plain_node_states
 from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_types import EncodedChoice
+from tests.closeness import assert_rounding, rounding
 from tests.policies.action_models import (
-    EXACT,
     EXPAND,
     TREE,
     WINDOW,
@@ -31,10 +31,9 @@ def test_expanded_scores_are_those_of_single_sequences(family, number):
     model, choices = build(family, torch.float64), random_choices(1, number)
     with torch.no_grad():
         found = expand_node_states(model, choices, tries_of(choices))
-        difference = largest_difference(
-            scores_of(model, found, choices), one_by_one(model, choices)
-        )
-    assert difference < EXACT
+        expected = one_by_one(model, choices)
+        difference = largest_difference(scores_of(model, found, choices), expected)
+    assert difference < rounding(expected)
 
 
 @pytest.mark.parametrize("family", WINDOWED)
@@ -45,10 +44,9 @@ def test_windows_move_along(family, length):
     choices = [EncodedChoice(c.prompt_ids[:length], c.action_ids, c.num_words) for c in choices]
     with torch.no_grad():
         found = expand_node_states(model, choices, tries_of(choices))
-        difference = largest_difference(
-            scores_of(model, found, choices), one_by_one(model, choices)
-        )
-    assert difference < EXACT
+        expected = one_by_one(model, choices)
+        difference = largest_difference(scores_of(model, found, choices), expected)
+    assert difference < rounding(expected)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral_window"])
@@ -59,7 +57,7 @@ def test_the_number_of_passes_does_not_matter(family, monkeypatch):
         monkeypatch.setattr(action_expand, "_TOKENS_PER_PASS", 45)
         monkeypatch.setattr(action_expand, "_CACHED_TOKENS", 90)
         parts = expand_node_states(model, choices, tries_of(choices))
-    torch.testing.assert_close(parts.states, whole.states, atol=EXACT, rtol=0)
+    assert_rounding(parts.states, whole.states)
 
 
 def test_prompts_of_one_length_share_a_pass_and_each_is_computed_once():
@@ -94,7 +92,7 @@ def test_gradients_are_those_of_single_sequences(family):
     model, choices = build(family, torch.float64), random_choices(4, 3)
     scores = scores_of(model, expand_node_states(model, choices, tries_of(choices)), choices)
     expected = gradients_of(model, one_by_one(model, choices))
-    assert relative_difference(gradients_of(model, scores), expected) < EXACT
+    assert relative_difference(gradients_of(model, scores), expected) < rounding(1.0)
 
 
 @pytest.mark.parametrize("whole_sequences", [True, False])
@@ -110,5 +108,5 @@ def test_a_trunk_changes_nothing(whole_sequences, make_policy, tmp_path):
     with torch.no_grad():
         expected = plain_node_states(policy.causal_model, choices, tries)
         found = expand_node_states(policy.causal_model, choices, tries, trunk)
-    torch.testing.assert_close(found.states, expected.states, atol=1e-5, rtol=0)
+    assert_rounding(found.states, expected.states)
     assert (len(trunk.store) > 0) == whole_sequences

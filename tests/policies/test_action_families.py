@@ -18,6 +18,7 @@ from llm_agents.policies.action_plain import plain_node_states
 from llm_agents.policies.action_tree import tree_node_states
 from llm_agents.policies.action_types import EncodedChoice
 from llm_agents.types import Choice
+from tests.closeness import assert_rounding
 from tests.policies.action_models import (
     build,
     gradients_of,
@@ -249,7 +250,7 @@ def test_every_way_gives_the_same_states(family):
             for method in ("tree", "expand", "plain")
         ]
     for other in states[1:]:
-        torch.testing.assert_close(states[0], other, atol=2e-5, rtol=0)
+        assert_rounding(states[0], other)
 
 
 @pytest.mark.slow

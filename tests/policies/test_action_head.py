@@ -8,6 +8,7 @@ from torch import nn
 
 from llm_agents.policies import action_head
 from llm_agents.policies.action_head import head_branch_log_probs, logits_branch_log_probs
+from tests.closeness import assert_rounding
 
 NODES = torch.tensor([0, 0, 1, 3, 3, 3, 4])
 TOKENS = torch.tensor([5, 1, 0, 2, 3, 9, 7])
@@ -42,8 +43,8 @@ def test_it_is_log_softmax_and_its_gradient(kind, chunk, monkeypatch):
     found = head_branch_log_probs(head, states, NODES, TOKENS, entropies=True)
     expected = head(states).double().log_softmax(-1)
     entropies = -(expected.exp() * expected).sum(-1)
-    torch.testing.assert_close(found.log_probs.double(), expected[NODES, TOKENS], atol=1e-6, rtol=0)
-    torch.testing.assert_close(found.entropies.double(), entropies, atol=1e-6, rtol=0)
+    assert_rounding(found.log_probs.double(), expected[NODES, TOKENS])
+    assert_rounding(found.entropies.double(), entropies)
     assert found.log_probs.dtype == torch.float32
     inputs = [states, *(p for p in head.parameters() if p.requires_grad)]
     by_branch, by_node = torch.randn(7), torch.randn(5)
@@ -52,7 +53,7 @@ def test_it_is_log_softmax_and_its_gradient(kind, chunk, monkeypatch):
     for own, their in zip(
         torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True
     ):
-        torch.testing.assert_close(own, their, atol=1e-5, rtol=1e-5)
+        assert_rounding(own, their)
 
 
 def test_without_gradient_and_without_entropies():

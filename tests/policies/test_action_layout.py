@@ -16,6 +16,7 @@ from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_trunk import ActionTrunk
 from llm_agents.policies.action_types import EncodedChoice
 from llm_agents.policies.tiny import tiny_model
+from tests.closeness import assert_rounding
 
 SHARED = tuple(range(20, 50))
 
@@ -94,7 +95,7 @@ def test_node_states_are_those_of_each_path_alone(models, choices):
     with torch.no_grad():
         found = tree_node_states(model, choices, tries_of(choices))
         expected = alone(exact, choices)
-    torch.testing.assert_close(found.states.double(), expected, atol=2e-5, rtol=0)
+    assert_rounding(found.states.double(), expected)
 
 
 @settings(max_examples=10, deadline=None)
@@ -108,7 +109,7 @@ def test_stored_prefixes_and_kept_states_change_nothing(models, calls):
                 store = PrefixStore(2**20) if kept else prefixes
                 found = tree_node_states(model, choices, tries_of(choices), kept, store)
                 expected = alone(exact, choices)
-                torch.testing.assert_close(found.states.double(), expected, atol=2e-5, rtol=0)
+                assert_rounding(found.states.double(), expected)
 
 
 def test_small_stores_lose_nothing_but_time(models, monkeypatch):
@@ -121,7 +122,7 @@ def test_small_stores_lose_nothing_but_time(models, monkeypatch):
         with torch.no_grad():
             found = tree_node_states(model, choices, tries_of(choices), trunk, PrefixStore(100))
             expected = alone(exact, choices)
-        torch.testing.assert_close(found.states.double(), expected, atol=2e-5, rtol=0)
+        assert_rounding(found.states.double(), expected)
 
 
 def test_stored_tokens_are_not_computed_again(models):

@@ -7,9 +7,9 @@ from llm_agents.policies import LoraConfig, action_plain
 from llm_agents.policies.action_plain import NodeCollector, plain_node_states
 from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.policies.action_types import EncodedChoice
+from tests.closeness import assert_rounding, rounding
 from tests.policies.action_models import (
     ENCODER_DECODER,
-    EXACT,
     EXPAND,
     TREE,
     build,
@@ -28,10 +28,9 @@ def test_plain_scores_are_those_of_single_sequences(family):
     model, choices = build(family, torch.float64), random_choices(1, 3)
     with torch.no_grad():
         found = plain_node_states(model, choices, tries_of(choices))
-        difference = largest_difference(
-            scores_of(model, found, choices), one_by_one(model, choices)
-        )
-    assert difference < EXACT
+        expected = one_by_one(model, choices)
+        difference = largest_difference(scores_of(model, found, choices), expected)
+    assert difference < rounding(expected)
     assert found.counts == tuple(trie.num_nodes for trie in tries_of(choices))
 
 
@@ -53,7 +52,7 @@ def test_the_number_of_passes_does_not_matter(family, monkeypatch):
         whole = plain_node_states(model, choices, tries_of(choices))
         monkeypatch.setattr(action_plain, "_TOKENS_PER_PASS", 60)
         parts = plain_node_states(model, choices, tries_of(choices))
-    torch.testing.assert_close(parts.states, whole.states, atol=EXACT, rtol=0)
+    assert_rounding(parts.states, whole.states)
 
 
 def test_a_choice_without_actions_has_its_prompts_end():
@@ -86,7 +85,7 @@ def test_a_trunk_changes_nothing(make_policy, tmp_path):
         expected = plain_node_states(*arguments)
         for _ in range(2):  # filled, then read
             found = plain_node_states(*arguments, policy.forward_pass.trunk)
-            torch.testing.assert_close(found.states, expected.states, atol=1e-5, rtol=0)
+            assert_rounding(found.states, expected.states)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
@@ -94,4 +93,4 @@ def test_gradients_are_those_of_single_sequences(family):
     model, choices = build(family, torch.float64), random_choices(4, 2)
     scores = scores_of(model, plain_node_states(model, choices, tries_of(choices)), choices)
     expected = gradients_of(model, one_by_one(model, choices))
-    assert relative_difference(gradients_of(model, scores), expected) < EXACT
+    assert relative_difference(gradients_of(model, scores), expected) < rounding(1.0)

@@ -15,6 +15,7 @@ from llm_agents.policies import LoraConfig
 from llm_agents.policies.action_text import PreparedChoice
 from llm_agents.policies.action_trie import ActionTrie
 from llm_agents.types import Choice
+from tests.closeness import assert_rounding
 
 STATIC = "You see a tomato, a plate and a knife. The pot is hot. "
 CHOICES = [
@@ -96,7 +97,7 @@ def test_scores_are_those_of_one_sequence_an_action(make_policy, family, top_lay
     assert scores.mask.sum(1).tolist() == [4, 2, 2, 1]
     with torch.no_grad():  # what collects must be what trains: the first ratio is 1
         again = policy.score_actions(CHOICES, "sum")
-    torch.testing.assert_close(again.log_probs(), scores.log_probs(), atol=1e-5, rtol=0)
+    assert_rounding(again.log_probs(), scores.log_probs())
 
 
 def test_normalizations(policy):
@@ -115,16 +116,16 @@ def test_branches_and_entropies_are_those_of_the_formulas(policy):
     scores = policy.score_actions(CHOICES, "sum", entropies=True)
     arguments = (scores.token_log_probs, scores.token_ids, scores.token_mask)
     expected = branch_log_probs(*arguments)
-    torch.testing.assert_close(scores.branch_log_probs, expected, atol=1e-5, rtol=0)
+    assert_rounding(scores.branch_log_probs, expected)
     expected = branch_entropies(*arguments)
-    torch.testing.assert_close(scores.branch_entropies, expected, atol=1e-5, rtol=0)
+    assert_rounding(scores.branch_entropies, expected)
     walks = scores.branch_log_probs.sum(-1).exp().masked_fill(~scores.mask, 0)
     torch.testing.assert_close(walks.sum(1), torch.ones(4))
     states = one_by_one(policy, CHOICES)[1]
     found = by_action(scores.token_entropies, scores.token_mask)
     for own, hidden in zip(found, states, strict=True):
         full = policy.causal_model.get_output_embeddings()(hidden).log_softmax(-1)
-        torch.testing.assert_close(own, -(full.exp() * full).sum(-1), atol=1e-5, rtol=0)
+        assert_rounding(own, -(full.exp() * full).sum(-1))
     assert policy.score_actions(CHOICES, "sum").token_entropies is None
 
 
@@ -166,9 +167,7 @@ def test_a_choice_does_not_see_its_batch(policy):
             policy.scorer.forget()
             alone = policy.score_actions([choice], "sum")
             size = len(choice.actions)
-            torch.testing.assert_close(
-                alone.scores[0], together.scores[row, :size], atol=1e-5, rtol=0
-            )
+            assert_rounding(alone.scores[0], together.scores[row, :size])
 
 
 def test_a_choice_is_computed_once_until_the_weights_change(policy):
@@ -234,7 +233,7 @@ def test_what_dropout_changes_is_not_remembered(make_policy):
         policy.eval()
         first = policy.score_actions(CHOICES, "sum").token_log_probs
     exact = policy.score_actions(CHOICES, "sum").token_log_probs
-    torch.testing.assert_close(first, exact, atol=1e-5, rtol=0)
+    assert_rounding(first, exact)
 
 
 def test_policy_reference_and_base_have_memories_of_their_own(make_policy, tmp_path):
@@ -298,7 +297,7 @@ def test_a_prompt_that_goes_on_is_not_read_again(policy):
     exact = policy.score_actions([longer], "sum").token_log_probs
     with torch.no_grad():
         stored = policy.score_actions([longer], "sum").token_log_probs
-    torch.testing.assert_close(stored, exact, atol=1e-5, rtol=0)
+    assert_rounding(stored, exact)
 
 
 def test_frozen_layers_are_computed_once_in_rollout_update_and_features(make_policy):
@@ -332,7 +331,7 @@ def test_features_are_the_bases_and_last_for_the_run(make_policy, top_layers):
                 max=torch.tensor([len(c.actions) - 1 for c in CHOICES])
             ))  # fmt: skip
             their = next(expected)
-            torch.testing.assert_close(states[row, mask[row]], their, atol=1e-5, rtol=1e-5)
+            assert_rounding(states[row, mask[row]], their)
             assert (states[row, ~mask[row]] == 0).all()
             torch.testing.assert_close(features.prompt_states[row], states[row, 0])
     counter = Counter(layers_of(policy)[1])
@@ -366,7 +365,7 @@ def test_what_is_added_to_all_logits_of_a_place_changes_no_score(policy):
         head.weight += 3 * torch.randn(head.weight.shape[1])
         after = policy.score_actions(CHOICES, "token").scores
     assert policy.causal_model.get_input_embeddings().weight is not head.weight
-    torch.testing.assert_close(after, before, atol=2e-5, rtol=1e-5)
+    assert_rounding(after, before)
 
 
 def test_a_pad_id_inside_an_action_is_a_token_like_any_other(policy):
@@ -384,7 +383,7 @@ def test_a_pad_id_inside_an_action_is_a_token_like_any_other(policy):
     assert scores.token_mask.sum(-1).tolist() == [[len(ids[0]), 3]]
     found = by_action(scores.token_log_probs, scores.token_mask)
     for own, their in zip(found, expected, strict=True):
-        torch.testing.assert_close(own.double(), their, atol=1e-5, rtol=0)
+        assert_rounding(own.double(), their)
 
 
 def test_features_of_prompts_that_nothing_follows(policy):

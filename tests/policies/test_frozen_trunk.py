@@ -10,6 +10,7 @@ import torch
 from llm_agents.policies import LoraConfig
 from llm_agents.policies.trunk_cache import layer_list
 from llm_agents.types import GenerationConfig, PromptBatch
+from tests.closeness import assert_rounding
 
 CAUSAL = ("llama", "qwen2", "gpt2", "neox", "opt")
 PAIRS = [
@@ -48,19 +49,15 @@ def test_all_results_are_those_of_the_full_pass(make_policy, make_batch, family,
     cached, plain = both(make_policy, family, tmp_path)
     batch = make_batch(plain, PAIRS, pad=3)
     for _ in range(2):  # the first pass fills the store, the second reads it
-        torch.testing.assert_close(
-            cached.log_probs(batch), plain.log_probs(batch), atol=1e-5, rtol=0
-        )
+        assert_rounding(cached.log_probs(batch), plain.log_probs(batch))
         for part in ("prompt", "response", "all"):
             got, mask = cached.hidden_states(batch, part)
             expected, _ = plain.hidden_states(batch, part)
-            torch.testing.assert_close(got[mask], expected[mask], atol=1e-5, rtol=1e-5)
+            assert_rounding(got[mask], expected[mask])
         ours, theirs = (p.log_probs_and_prompt_states(batch) for p in (cached, plain))
         mask = ours.prompt_mask
-        torch.testing.assert_close(ours.log_probs, theirs.log_probs, atol=1e-5, rtol=0)
-        torch.testing.assert_close(
-            ours.prompt_states[mask], theirs.prompt_states[mask], atol=1e-5, rtol=1e-5
-        )
+        assert_rounding(ours.log_probs, theirs.log_probs)
+        assert_rounding(ours.prompt_states[mask], theirs.prompt_states[mask])
         for policy in (cached, plain):
             policy.zero_grad()
             policy.sequence_log_probs(batch).sum().backward()
@@ -68,9 +65,7 @@ def test_all_results_are_those_of_the_full_pass(make_policy, make_batch, family,
         for name, parameter in cached.trainable_parameters():
             torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-4, rtol=1e-4)
         with cached.reference(), plain.reference():
-            torch.testing.assert_close(
-                cached.log_probs(batch), plain.log_probs(batch), atol=1e-5, rtol=0
-            )
+            assert_rounding(cached.log_probs(batch), plain.log_probs(batch))
 
 
 def test_the_lower_layers_are_computed_once_a_row(make_policy, make_batch, tmp_path):
@@ -97,7 +92,7 @@ def test_filling_leaves_nothing_to_compute_for_another_process(make_policy, make
     again.load_adapter_weights(cached.adapter_state_dict())
     again.log_probs(make_batch(again, PAIRS[:1]))  # the head is checked with ids of its own
     lower = Counter(again, 0)
-    torch.testing.assert_close(again.log_probs(batch), cached.log_probs(batch), atol=1e-5, rtol=0)
+    assert_rounding(again.log_probs(batch), cached.log_probs(batch))
     assert lower.rows == 0
 
 
@@ -107,9 +102,7 @@ def test_prompts_alone_and_training_go_through_the_store(make_policy, make_batch
     prompts = PromptBatch((), batch.prompt_ids, batch.prompt_mask, batch.rows)
     for _ in range(2):
         got, mask = cached.hidden_states(prompts)
-        torch.testing.assert_close(
-            got[mask], plain.hidden_states(prompts)[0][mask], atol=1e-5, rtol=1e-5
-        )
+        assert_rounding(got[mask], plain.hidden_states(prompts)[0][mask])
     for policy in (cached, plain):
         optimizer = torch.optim.SGD([p for _, p in policy.trainable_parameters()], lr=1e-2)
         for _ in range(5):

@@ -16,6 +16,7 @@ from llm_agents.policies.heads import load_head, save_head
 from llm_agents.policies.state_mlp import StateMLP
 from llm_agents.policies.untrained import forget_pretraining
 from llm_agents.types import Choice
+from tests.closeness import assert_rounding
 
 MakePolicy = Callable[..., LanguagePolicy]
 LORA = LoraConfig(r=4, alpha=8, targets="all-linear")
@@ -123,7 +124,7 @@ def test_the_state_is_that_before_an_actions_first_token(
         else:
             output = model(input_ids=ids, output_hidden_states=True)
             expected = output.hidden_states[-1][0, -1]
-        torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=1e-5)
+        assert_rounding(found[row], expected)
 
 
 def test_logits_carry_a_gradient(make_policy: MakePolicy) -> None:

@@ -21,6 +21,7 @@ from llm_agents.policies.message_files import (
     save_message_reward,
 )
 from llm_agents.types import MessageObservations
+from tests.closeness import assert_rounding
 
 STATISTICS = RewardStatistics(0.25, 4.0, tuple(i / 7 - 1 for i in range(19)))
 SMALL: dict[str, Any] = {"embedding_dim": 4, "hidden_dim": 8, "crop_dim": 4}
@@ -89,7 +90,7 @@ def test_linear_layers_start_orthogonal_and_byte_zero_is_zero() -> None:
         if isinstance(layer, nn.Linear | nn.Conv2d):
             flat = layer.weight.flatten(1)
             flat = flat if flat.shape[0] <= flat.shape[1] else flat.T
-            torch.testing.assert_close(flat @ flat.T, torch.eye(len(flat)), rtol=0, atol=1e-5)
+            assert_rounding(flat @ flat.T, torch.eye(len(flat)))
             assert layer.bias is not None
             assert not layer.bias.any()
     assert encoder.message is not None
@@ -139,8 +140,8 @@ def test_the_rest_of_the_batch_changes_only_the_rounding() -> None:
         alone = encoder(MessageObservations(rows[:1]))
         together = encoder(MessageObservations(rows))
         parts = encoder.score(MessageObservations(rows), 4)
-    torch.testing.assert_close(alone, together[:1], rtol=0, atol=1e-6)
-    torch.testing.assert_close(parts, together, rtol=0, atol=1e-6)
+    assert_rounding(alone, together[:1])
+    assert_rounding(parts, together)
 
 
 def test_zeros_inside_a_message_count() -> None:
@@ -252,7 +253,7 @@ def test_a_language_model_scores_messages(make_policy: Any, monkeypatch: Any) ->
         together = scorer(MessageObservations(rows))
         assert together[0] == together[3]
         alone = torch.cat([scorer(MessageObservations(rows[i : i + 1])) for i in range(5)])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+    assert_rounding(together, alone)
     calls = []
     forward = policy.hidden_states
     monkeypatch.setattr(
@@ -329,7 +330,7 @@ def test_a_language_model_comes_back_the_same(
     loaded = load_message_scorer(tmp_path, MessageRewardInfo.read(tmp_path))
     rows = MessageObservations(messages(b"You kill the newt!", b"", b"x" * 200))
     with torch.no_grad():
-        torch.testing.assert_close(loaded(rows), scorer.eval()(rows), rtol=0, atol=1e-6)
+        assert_rounding(loaded(rows), scorer.eval()(rows))
 
 
 def test_damaged_folders_are_named(tmp_path: Path) -> None:

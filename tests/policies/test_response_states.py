@@ -9,6 +9,7 @@ import torch
 
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.response_states import response_states
+from tests.closeness import assert_rounding
 
 PAIRS = [("One two", "three"), ("A much longer prompt than that", "yes, and more"), ("x", "y")]
 
@@ -25,16 +26,12 @@ def test_states_in_a_batch_are_those_of_a_row_alone(base: str, make_batch: Any) 
             alone = response_states(policy, make_batch(policy, [pair]))
             length = int(batch.response_mask[row].sum())
             assert alone.hidden.shape[1] == length
-            torch.testing.assert_close(
-                found.hidden[row, :length], alone.hidden[0], rtol=0, atol=1e-5
-            )
-            torch.testing.assert_close(
-                found.prompt_end[row], alone.prompt_end[0], rtol=0, atol=1e-5
-            )
+            assert_rounding(found.hidden[row, :length], alone.hidden[0])
+            assert_rounding(found.prompt_end[row], alone.prompt_end[0])
             last = int(prompt_mask[row].sum()) - 1
-            torch.testing.assert_close(found.prompt_end[row], prompts[row, last], rtol=0, atol=1e-5)
+            assert_rounding(found.prompt_end[row], prompts[row, last])
     assert torch.equal(found.mask, mask)
-    torch.testing.assert_close(found.hidden[mask], responses[mask], rtol=0, atol=1e-5)
+    assert_rounding(found.hidden[mask], responses[mask])
 
 
 def test_a_prompt_without_tokens_is_refused_by_the_policy(make_batch: Any) -> None:

@@ -11,6 +11,7 @@ from llm_agents.errors import UserError
 from llm_agents.functional import value_loss
 from llm_agents.policies.heads import RewardHead, ValueHead, load_head, save_head
 from llm_agents.policies.state_value import StateValueHead
+from tests.closeness import assert_rounding
 
 
 @pytest.mark.parametrize(("hidden_size", "parameters"), [(4096, 4_719_104), (576, 1_114_624)])
@@ -63,7 +64,7 @@ def test_a_value_does_not_depend_on_its_batch():
     torch.manual_seed(1)
     head, states = StateValueHead(16, widths=(32, 8)), torch.randn(4, 3, 16)
     alone = torch.stack([head(state) for state in states.flatten(0, 1)]).view(4, 3)
-    torch.testing.assert_close(head(states), alone, rtol=0, atol=1e-6)
+    assert_rounding(head(states), alone)
 
 
 @pytest.mark.parametrize("filler", [7.0, math.nan, math.inf])
@@ -75,13 +76,13 @@ def test_padding_has_no_value_and_no_gradient(filler):
     states = clean.masked_fill(~mask[..., None], filler)
     values = head(states, mask)
     assert not values[~mask].any()
-    torch.testing.assert_close(values[mask], head(clean)[mask], rtol=0, atol=1e-6)
+    assert_rounding(values[mask], head(clean)[mask])
     values.sum().backward()
     found = [p.grad.clone() for p in head.parameters()]
     head.zero_grad()
     head(clean[mask]).sum().backward()
     for gradient, parameter in zip(found, head.parameters(), strict=True):
-        torch.testing.assert_close(gradient, parameter.grad, rtol=0, atol=1e-6)
+        assert_rounding(gradient, parameter.grad)
 
 
 def test_no_gradient_reaches_the_language_model():

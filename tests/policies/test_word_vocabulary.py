@@ -11,6 +11,7 @@ from llm_agents.policies.babyai_symbolic import BabyAISymbolic, Eyes, Norm
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.policies.word_vocabulary import WORDS_AND_MARKS, WordVocabulary
 from llm_agents.types import Choice
+from tests.closeness import assert_rounding
 
 LIST = ("turn left", "go forward", "toggle")
 
@@ -121,7 +122,7 @@ def test_each_situation_is_seen_by_itself(eyes: Eyes, norm: Norm) -> None:
         part = slice(row, row + 1)
         alone = network(images(3)[part], missions[part], memory[part])
         for first, second in zip(alone, together, strict=True):
-            torch.testing.assert_close(first[0], second[row], atol=1e-5, rtol=1e-5)
+            assert_rounding(first[0], second[row])
     torch.testing.assert_close(together.log_probs.exp().sum(-1), torch.ones(3))
 
 

@@ -20,6 +20,7 @@ from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import AttributeReward
 from llm_agents.rewards.knowledge import with_knowledge
 from llm_agents.types import Prompt, Turn
+from tests.closeness import assert_rounding
 
 HISTORY = (Turn("user", "Hi"), Turn("assistant", "Hello"), Turn("user", "Any news?"))
 GROUNDED = with_knowledge("Cats purr.", HISTORY)
@@ -133,7 +134,7 @@ def test_long_dialogues_lose_their_beginning(ranker: Path) -> None:
     reward = AttributeReward.engagement(str(ranker), max_tokens=50, device="cpu")
     prompts = [(Turn("user", start * 90),) for start in "xy"]
     scores = reward(prompts, ["an answer that is long enough to fill the whole window " * 2] * 2)
-    torch.testing.assert_close(scores[0], scores[1], rtol=0, atol=1e-6)
+    assert_rounding(scores[0], scores[1])
 
 
 def test_fluency_reads_the_response_alone(pair_critic: Path) -> None:
@@ -142,7 +143,7 @@ def test_fluency_reads_the_response_alone(pair_critic: Path) -> None:
     ids = torch.tensor([reward.tokenizer("A sentence.").input_ids])
     with torch.no_grad():
         expected = reward.model(ids).logits.softmax(-1)[0, 1]
-    torch.testing.assert_close(scores, expected.expand(2), rtol=1e-5, atol=1e-6)
+    assert_rounding(scores, expected.expand(2))
 
 
 @pytest.mark.parametrize("prompt", [GROUNDED, RELEASED], ids=["turns", "released"])
@@ -154,7 +155,7 @@ def test_faithfulness_reads_knowledge_and_response_as_a_pair(
     with torch.no_grad():
         expected = reward.model(ids).logits.softmax(-1)[0, 0]
     found = reward([prompt], ["They do."])
-    torch.testing.assert_close(found, expected[None], rtol=1e-5, atol=1e-6)
+    assert_rounding(found, expected[None])
 
 
 def test_faithfulness_needs_knowledge_and_the_right_labels(
@@ -212,7 +213,7 @@ def test_safety_reads_the_last_end_token(
     for batch in (["Fine."], ["Fine.", "A longer answer, so that the first is padded"]):
         found = reward([HISTORY[:1]] * len(batch), batch)
         assert found.shape == (len(batch),)
-        torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-6)
+        assert_rounding(found[0], expected)
     assert reward.max_tokens == 511
     cut = reward([(Turn("user", "long " * 400),)], ["Fine."])
     assert cut.isfinite().all()

@@ -13,6 +13,7 @@ from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards import GPTNeoXRewardConfig, GPTNeoXRewardModel, OpenAssistantReward
 from llm_agents.rewards.hha import OASST_FORMAT, pool
 from llm_agents.types import Turn
+from tests.closeness import assert_rounding
 
 PROMPTS = [
     (Turn("user", "Hi"),),
@@ -69,7 +70,7 @@ def test_padding_does_not_move_the_reward(pooling: str, side: str) -> None:
     )
     padded, mask = (torch.cat(tensors, 1) for tensors in zip(*parts, strict=True))
     assert alone.shape == (1, 1)
-    torch.testing.assert_close(model(padded, mask).logits, alone, rtol=1e-5, atol=1e-5)
+    assert_rounding(model(padded, mask).logits, alone)
 
 
 def test_last_pooling_reads_the_last_attended_token() -> None:
@@ -111,7 +112,7 @@ def test_scores_do_not_depend_on_the_batch(folder: Path, batch_size: int) -> Non
     reward = OpenAssistantReward.from_pretrained(str(folder), batch_size=batch_size, device="cpu")
     together = reward(PROMPTS, ANSWERS)
     alone = torch.cat([reward([p], [a]) for p, a in zip(PROMPTS, ANSWERS, strict=True)])
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert_rounding(together, alone)
     assert len(set(together.tolist())) == 3
     assert (reward.low, reward.high) == (0.0, 1.0)
 
@@ -121,7 +122,7 @@ def test_the_score_is_the_sigmoid_of_the_logit(folder: Path) -> None:
     raw = OpenAssistantReward.from_pretrained(str(folder), activation="none", device="cpu")
     text, _ = OASST_FORMAT.render(PROMPTS[0], ANSWERS[0], reward.tokenizer)
     logit = raw.model(torch.tensor([raw.tokenizer(text).input_ids])).logits[0, 0]
-    torch.testing.assert_close(raw(PROMPTS[:1], ANSWERS[:1])[0], logit, rtol=1e-5, atol=1e-5)
+    assert_rounding(raw(PROMPTS[:1], ANSWERS[:1])[0], logit)
     torch.testing.assert_close(raw(PROMPTS, ANSWERS).sigmoid(), reward(PROMPTS, ANSWERS))
 
 
@@ -131,5 +132,5 @@ def test_long_dialogues_lose_their_beginning(folder: Path) -> None:
         (Turn("user", start * 90 + " and this is how the long question ends"),) for start in "xy"
     ]
     scores = reward(long, ["Yes, it ends here."] * 2)
-    torch.testing.assert_close(scores[0], scores[1], rtol=0, atol=1e-6)  # equal but for rounding
+    assert_rounding(scores[0], scores[1])  # equal but for rounding
     assert OpenAssistantReward.from_pretrained(str(folder)).max_tokens == 1024

@@ -16,6 +16,7 @@ from llm_agents.policies.heads import RewardHead, ValueHead, save_head
 from llm_agents.rewards import PolicyReward
 from llm_agents.rewards.policy import PolicyRewardConfig
 from llm_agents.types import TokenBatch, Turn
+from tests.closeness import assert_rounding
 
 PROMPTS = [
     (Turn("user", "Hi"),),
@@ -61,7 +62,7 @@ def test_scores_do_not_depend_on_the_batch(
     alone = torch.cat([reward([p], [a]) for p, a in zip(PROMPTS, ANSWERS, strict=True)])
     assert together.shape == (3,)
     assert together.dtype == torch.float32
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert_rounding(together, alone)
     assert len(set(together.tolist())) == 3
 
 
@@ -86,7 +87,7 @@ def test_scoring_agrees_with_the_training_layout(folder: Path, make_batch: Any) 
     batch: TokenBatch = make_batch(policy, list(zip(PROMPTS, ANSWERS, strict=True)), pad=3)
     states, mask = policy.hidden_states(batch.select(torch.tensor([0, 1])), part="response")
     expected = torch.sigmoid(reward.head(states, mask))
-    torch.testing.assert_close(reward(PROMPTS[:2], ANSWERS[:2]), expected, rtol=1e-5, atol=1e-5)
+    assert_rounding(reward(PROMPTS[:2], ANSWERS[:2]), expected)
 
 
 def test_an_empty_response_is_the_end_token(folder: Path) -> None:

@@ -19,6 +19,7 @@ from llm_agents.rewards import PolicyReward
 from llm_agents.types import GenerationConfig, Turn
 from llm_agents.zoo import load_heads, load_pretrained, publish, pull
 from tests import fresh
+from tests.closeness import assert_rounding
 
 QUESTION = (Turn("user", "How are you?"),)
 PAIRS = [("Hi there", "Hello."), ("How are you?", "Fine, thanks")]
@@ -50,7 +51,7 @@ def test_a_trainable_policy_starts_from_its_reference(
     assert list(policy.trainable_parameters())
     with policy.reference():
         reference = policy.log_probs(batch)
-    torch.testing.assert_close(policy.log_probs(batch), reference, rtol=0, atol=1e-6)
+    assert_rounding(policy.log_probs(batch), reference)
 
 
 def test_a_fresh_process_gives_the_same_answers_and_rewards(
@@ -114,7 +115,7 @@ def test_a_plain_peft_adapter_loads_and_ours_loads_in_plain_peft(
     again = peft.PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(base_folder), tmp_path / "ours"
     )
-    torch.testing.assert_close(again(ids).logits, adapted(ids).logits, rtol=1e-5, atol=1e-5)
+    assert_rounding(again(ids).logits, adapted(ids).logits)
 
 
 def test_a_path_as_base_that_is_not_here_is_named(adapter_folder: Path) -> None:
