@@ -119,7 +119,11 @@ class CloningData(LightningDataModule):
             name: {"episodes": len(part), "steps": len(steps)}
             for name, part, steps in zip(("train", "validation"), parts, self._parts, strict=True)
         }
-        _logger.info("trajectories: %s", self.statistics)
+        told = (
+            f"{name} {found['episodes']:,} episodes, {found['steps']:,} steps"
+            for name, found in self.statistics.items()
+        )
+        _logger.info("trajectories: %s", " · ".join(told))
         return self._parts
 
     # --- batches

@@ -67,7 +67,7 @@ def plot_game_curves(
                 draw_runs(axis, label, curves, f"C{index % 10}", bootstrap or BootstrapConfig())
         axis.set_ylabel(name)
         axis.set_xlabel("frames")
-        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axis.xaxis.set_major_formatter(EngFormatter())
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

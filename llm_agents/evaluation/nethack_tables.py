@@ -211,6 +211,7 @@ def comparison_tables(
         tables.append(_table(f"{task}: differences", pairs, signed=True))
     if len(tables) > 1:
         tables[-1].caption = "bold: the interval excludes zero"
+        tables[-1].caption_justify = "left"
     return Group(*tables)
 
 

@@ -86,6 +86,8 @@ def agreement_table(results: RewardResults) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1),
         collapse_padding=True,
+        pad_edge=False,
+        show_edge=False,
     )
     table.add_column("test set")
     for column in ("n", "pairs right", "as stored", "correlation"):
