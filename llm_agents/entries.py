@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 ADAPTER_CONFIG = "adapter_config.json"
+INFO_FILE = "llm_agents.json"
 REWARD_FILE = "reward.json"
 MESSAGE_REWARD_FILE = "message_reward.json"
 AGENT_FILE = "agent.json"

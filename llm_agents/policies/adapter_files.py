@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,15 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from llm_agents.entries import PUBLISHED, ZOO, absent, find_entry
+from llm_agents.entries import INFO_FILE, PUBLISHED, ZOO, absent, find_entry
 from llm_agents.errors import UserError
 from llm_agents.policies.base_model import LoadedBase, num_layers
 from llm_agents.policies.bundled import ALIASES
 from llm_agents.policies.pickled_adapters import PICKLED_WEIGHTS, converted
+from llm_agents.whole_files import write_json
 
 if TYPE_CHECKING:
+    from peft import PeftConfig
     from transformers import PreTrainedModel
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -72,8 +74,9 @@ def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
         ) from error
 
 
-def check_base(base: LoadedBase, folder: Path, recorded: str | None) -> None:
+def check_base(base: LoadedBase, folder: Path, config: PeftConfig) -> None:
     """Raise if an adapter was made for a base of another name or size."""
+    recorded: str | None = config.base_model_name_or_path
     sizes = base_sizes(base.model)
     file = folder / BASE_FILE
     if file.is_file():
@@ -84,7 +87,7 @@ def check_base(base: LoadedBase, folder: Path, recorded: str | None) -> None:
                 f"the adapter {folder} was trained on {recorded!r} with {_say(theirs)}; the base "
                 f"{base_name(base)!r} has {_say(sizes)}: name the base it was trained on"
             )
-    _check_vocabulary(base, folder, recorded)
+    _check_vocabulary(base, folder, config)
     if recorded is None or not _is_public_name(recorded):
         return  # a path on the machine where it was trained
     own = base.name if base.resolved.kind in ("tiny", "hub") else base.resolved.hub_id
@@ -103,20 +106,82 @@ def _is_public_name(name: str) -> bool:
     )
 
 
-def _check_vocabulary(base: LoadedBase, folder: Path, recorded: str | None) -> None:
-    """Raise if the adapter's own embedding or head has another number of tokens."""
+def _check_vocabulary(base: LoadedBase, folder: Path, config: PeftConfig) -> None:
+    """Raise if the adapter's own embedding or head has another number of tokens.
+
+    Beside an adapter of the embedding or the head, PEFT writes the base's own matrix. It may be
+    there, if it is the base's own.
+    """
     expected = base_sizes(base.model)["vocab_size"]
+    weights = dict(base.model.named_parameters(remove_duplicate=False))
     with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
         for key in file.keys():  # noqa: SIM118  # a file handle, not a mapping
-            if "lora_" in key or not any(part in key for part in ("embed", "lm_head", "wte")):
+            named = any(part in key for part in ("embed", "lm_head", "wte"))
+            if not named or "lora_" in key or "trainable_tokens" in key:
                 continue
             shape = file.get_slice(key).get_shape()
             if len(shape) == 2 and "position" not in key and shape[0] != expected:
                 raise UserError(
-                    f"the adapter {folder} (trained on {recorded!r}) has a vocabulary of "
-                    f"{shape[0]} tokens ({key}), the base {base_name(base)!r} has {expected}: use "
-                    "the base with the resized vocabulary that it was trained on"
+                    f"the adapter {folder} (trained on {config.base_model_name_or_path!r}) has a "
+                    f"vocabulary of {shape[0]} tokens ({key}), the base {base_name(base)!r} has "
+                    f"{expected}: use the base with the resized vocabulary that it was trained on"
                 )
+            own = weights.get(_own_name(key))
+            if key in of_base([key], config) and (
+                own is None or not _equal(file.get_tensor(key), own)
+            ):
+                raise UserError(
+                    f"the adapter {folder} comes with an embedding or head of its base ({key}) "
+                    f"whose values are not those of {base_name(base)!r}: use the base that it was "
+                    "trained on; if its embeddings were changed there, merge the adapter by PEFT's "
+                    "`merge_and_unload` and take the result as the base"
+                )
+
+
+def check_biases(config: PeftConfig, folder: Path, *, trainable: bool) -> None:
+    """Raise for an adapter to train that has trained the base's own biases."""
+    if getattr(config, "bias", "none") == "none" or not trainable:
+        return
+    with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
+        biases = sorted(key for key in file.keys() if key.endswith(".bias") and "lora_" not in key)  # noqa: SIM118
+    if biases:
+        raise UserError(
+            f"the adapter {folder} has trained biases of its base (`bias: {config.bias}`), of "  # type: ignore[attr-defined]  # LoRA's
+            "which PEFT holds one set, so that no frozen copy could be the reference: load it "
+            "with `trainable=False` and write the base with it by `policy.merge(folder)`, then "
+            "start from that"
+        )
+    config.bias = "none"  # type: ignore[attr-defined]  # the base has no biases: nothing is lost
+
+
+def of_base(keys: Iterable[str], config: PeftConfig) -> set[str]:
+    """Return those of an adapter's tensors that are the base's own embedding or head."""
+    trained = tuple(f"{name}.weight" for name in getattr(config, "modules_to_save", None) or ())
+    # With tied weights, what is trained of one end is in the file under the other's name too.
+    is_both = bool(trained) and bool(getattr(config, "ensure_weight_tying", False))
+    inner = r"\.base_layer" if is_both else r"(\.base_layer)?"
+    whole = re.compile(rf"(embed\w*|lm_head|wte){inner}\.weight$")
+    return {key for key in keys if whole.search(key) and not key.endswith(trained)}
+
+
+def _own_name(key: str) -> str:
+    """Return the base's name of a tensor that lies in an adapter's file."""
+    return key.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """Tell whether two matrices are one, in the precision of the second."""
+    return first.shape == second.shape and torch.equal(first.to(second), second.detach())
+
+
+def unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return `state` with a copy of each tensor that an earlier name stands for too."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in state.items():
+        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return found
 
 
 def base_sizes(model: PreTrainedModel) -> dict[str, int]:
@@ -124,7 +189,7 @@ def base_sizes(model: PreTrainedModel) -> dict[str, int]:
     embeddings: Any = model.get_input_embeddings()
     return {
         "vocab_size": int(embeddings.weight.shape[0]),
-        "hidden_size": int(model.config.hidden_size),
+        "hidden_size": int(model.config.get_text_config().hidden_size),
         "num_layers": num_layers(model),
     }
 
@@ -137,6 +202,16 @@ def _say(sizes: Mapping[str, int | None]) -> str:
 def base_name(base: LoadedBase) -> str:
     """Return the name by which adapters know this base."""
     return base.resolved.hub_id or base.name
+
+
+def write_info(folder: Path, base: str, revision: str | None, heads: Iterable[str]) -> None:
+    """Write which base an adapter's folder belongs to, and which heads lie in it.
+
+    A base that is a path is written whole, so that it is found from every folder.
+    """
+    if Path(base).expanduser().exists():
+        base = str(Path(base).expanduser().absolute())
+    write_json(folder / INFO_FILE, {"base": base, "revision": revision, "heads": list(heads)})
 
 
 def copy_tensors(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

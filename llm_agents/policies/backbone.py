@@ -1,6 +1,6 @@
-"""Base models and what is attached to them: loading, quantization, adapters, optimizers, merging.
+"""Base models and what is attached to them: freezing, adapters, optimizers.
 
-The only file that imports peft and bitsandbytes.
+With `merging`, the only file that imports peft and bitsandbytes.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -27,15 +28,17 @@ from llm_agents.policies.adapter_files import (
     base_name,
     base_sizes,
     check_base,
+    check_biases,
+    of_base,
+    unshared,
 )
 from llm_agents.policies.base_model import (
-    BaseConfig,
     LoadedBase,
     layer_container,
-    load_base,
     num_layers,
     require_bitsandbytes,
 )
+from llm_agents.policies.model_digest import adapter_tensors
 from llm_agents.whole_files import write_tensors
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ def freeze(model: PreTrainedModel, *, raise_precision: bool) -> None:
 
 def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
     """Recompute layers in the backward pass; adapters get gradients above frozen layers too."""
-    with _without_future_warnings():  # transformers 5.24 renames it; older ones know this name only
+    with without_future_warnings():  # transformers 5.24 renames it; older ones know this name only
         enable: Any = model.gradient_checkpointing_enable
         enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -116,6 +119,7 @@ def add_lora(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=lora_targets(model, config),
+        exclude_modules=_beside_text(model),
         layers_to_transform=layers,
         layers_pattern=layer_container(model) if layers is not None else None,
         bias="none",
@@ -123,7 +127,7 @@ def add_lora(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
         fan_in_fan_out=_stores_transposed(model),
     )
     try:
-        with _without_future_warnings():
+        with without_future_warnings():
             return peft.get_peft_model(model, settings, adapter_name=POLICY_ADAPTER)
     except ValueError as error:
         raise UserError(
@@ -141,6 +145,8 @@ def lora_targets(model: PreTrainedModel, config: LoraConfig) -> str | list[str]:
     if config.targets != "attention":
         return list(config.targets)
     family = model.config.model_type
+    if family not in DEFAULTS:  # a model of several kinds of input: that of its text
+        family = model.config.get_text_config().model_type
     if family not in DEFAULTS:
         raise UserError(
             f"`lora.targets: attention` is not known for {family!r}: name the linear layers, or "
@@ -165,6 +171,16 @@ def _linear_names(model: PreTrainedModel) -> list[str]:
             if container in name and isinstance(module, (nn.Linear, Conv1D))
         }
     )
+
+
+def _beside_text(model: PreTrainedModel) -> str | None:
+    """Return a pattern of what reads images and the like in a model of several kinds of input."""
+    if model.config.get_text_config() is model.config:
+        return None
+    whole: Any = model
+    text = whole.get_decoder()
+    name = next(name for name, module in model.named_modules() if module is text)
+    return rf"(?!{re.escape(name)}\.|lm_head).*"
 
 
 def _top_layers(model: PreTrainedModel, config: LoraConfig) -> list[int] | None:
@@ -217,40 +233,69 @@ def attach_adapter(
         lora: What the adapter must be, unless None; its dropout replaces the adapter's own.
 
     Raises:
-        UserError: The adapter was made for another base or vocabulary, or is of a kind that changes
-            the input rather than layers.
+        UserError: The adapter was made for another base or vocabulary, brings an embedding of its
+            own, or is of a kind that changes the input rather than layers; or it is to train and
+            PEFT can't hold a frozen copy of it.
     """
     import peft
 
     config = _adapter_config(folder)
-    check_base(base, folder, config.base_model_name_or_path)
+    check_base(base, folder, config)
+    check_biases(config, folder, trainable=trainable)
     if lora is not None:
         _agree_with_lora(base.model, folder, config, lora)
     device = str(next(base.model.parameters()).device)
-    names = (POLICY_ADAPTER, REFERENCE_ADAPTER) if trainable else (POLICY_ADAPTER,)
     config.inference_mode = not trainable
     try:
-        with _without_future_warnings():
+        with without_future_warnings():
             model = peft.PeftModel.from_pretrained(
                 base.model,
                 folder,
-                adapter_name=names[0],
+                adapter_name=POLICY_ADAPTER,
                 is_trainable=trainable,
                 config=config,
                 torch_device=device,
             )
-            for name in names[1:]:
-                model.load_adapter(folder, adapter_name=name, torch_device=device)
+            _check_keys(model, config, folder)
+            if trainable:
+                _add_reference(model, folder)
     except (RuntimeError, ValueError) as error:  # other shapes, or layers that the base lacks
         raise UserError(
             f"the adapter {folder} does not fit the base {base_name(base)!r}: {error}"
         ) from error
-    _check_keys(model, folder)
     return model
 
 
+def _add_reference(model: PeftModel, folder: Path) -> None:
+    """Add a frozen copy of the adapter ``default`` as ``reference``.
+
+    Raises:
+        UserError: PEFT made something else of it.
+    """
+    from peft import set_peft_model_state_dict
+
+    config, state = copy.deepcopy(model.peft_config[POLICY_ADAPTER]), adapter_state(model)
+    config.inference_mode = True
+    if hasattr(config, "init_lora_weights"):
+        config.init_lora_weights = True  # PiSSA and its like take their part out of the base
+    model.add_adapter(REFERENCE_ADAPTER, config)
+    set_peft_model_state_dict(model, dict(state), adapter_name=REFERENCE_ADAPTER)
+    own = dict(adapter_tensors(model, POLICY_ADAPTER))
+    copied = dict(adapter_tensors(model, REFERENCE_ADAPTER))
+    differing = set(own) ^ set(copied) or set(state) ^ set(adapter_state(model))
+    if differing or not all(torch.equal(own[name], copied[name]) for name in own):
+        raise UserError(
+            f"the adapter {folder} can't be trained further: PEFT {metadata.version('peft')} holds "
+            f"no second copy of it, which the reference is (of {len(differing)} tensors, as "
+            f"{', '.join(sorted(differing)[:1])}). It can be loaded with `trainable=False`, or be "
+            "merged; one without `ensure_weight_tying` can be trained further"
+        )
+    for tensor in copied.values():
+        tensor.requires_grad_(False)
+
+
 @contextmanager
-def _without_future_warnings() -> Iterator[None]:
+def without_future_warnings() -> Iterator[None]:
     """Hide that attributes of transformers are read here and in PEFT under their old names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
@@ -311,12 +356,12 @@ def _agree_with_lora(
     config.lora_dropout = lora.dropout
 
 
-def _check_keys(model: PeftModel, folder: Path) -> None:
-    """Raise if the file held other tensors than the adapter has."""
+def _check_keys(model: PeftModel, config: peft.PeftConfig, folder: Path) -> None:
+    """Raise if the file held other tensors than the adapter has, copies of the base's aside."""
     with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
         found = set(file.keys())
     expected = set(adapter_state(model))
-    missing, unknown = sorted(expected - found), sorted(found - expected)
+    missing, unknown = sorted(expected - found), sorted(found - expected - of_base(found, config))
     if missing or unknown:
         raise UserError(
             f"the adapter {folder} does not fit its base: {len(missing)} tensors are missing "
@@ -368,7 +413,8 @@ def write_adapter(model: PeftModel, folder: Path, *, base_name: str) -> None:
     config.base_model_name_or_path = base_name
     config.inference_mode = True
     config.save_pretrained(str(folder))
-    write_tensors(folder / WEIGHTS_FILE, adapter_state(model), metadata={"format": "pt"})
+    state = unshared(adapter_state(model))
+    write_tensors(folder / WEIGHTS_FILE, state, metadata={"format": "pt"})
     sizes = base_sizes(unwrapped(model))
     (folder / BASE_FILE).write_text(
         json.dumps({"base": base_name, **sizes}, indent=2) + "\n", encoding="utf-8"
@@ -402,24 +448,6 @@ def adapter_switched(model: PeftModel, name: str | None) -> Iterator[None]:
 def reference_adapter(model: PeftModel) -> str | None:
     """Return the name of the adapter that training started from; None is the bare base."""
     return REFERENCE_ADAPTER if REFERENCE_ADAPTER in model.peft_config else None
-
-
-def merged_copy(model: PeftModel, config: BaseConfig) -> PreTrainedModel:
-    """Return the base, loaded anew and de-quantized, with `model`'s adapter merged into it.
-
-    Merging into 4-bit weights would round the adapter away, so it is not offered.
-    """
-    import peft
-
-    base = load_base(config, keep_dropout=True).model
-    if config.quantization is not None:
-        dequantize: Any = base.dequantize
-        base = dequantize()
-    with TemporaryDirectory() as folder, _without_future_warnings():
-        write_adapter(model, Path(folder), base_name=config.base)
-        adapted = peft.PeftModel.from_pretrained(base, folder)
-    merged: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)
-    return merged
 
 
 def build_optimizer(

@@ -130,10 +130,11 @@ def load_base(config: BaseConfig, *, keep_dropout: bool) -> LoadedBase:
 
 
 def _switch_dropout_off(settings: PreTrainedConfig) -> None:
-    """Set every dropout probability of a configuration to 0."""
-    for key, value in settings.to_dict().items():
-        if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):
-            setattr(settings, key, 0.0)
+    """Set every dropout probability of a configuration, and of the parts it has, to 0."""
+    for part in {id(one): one for one in (settings, settings.get_text_config())}.values():
+        for key, value in part.to_dict().items():
+            if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):
+                setattr(part, key, 0.0)
 
 
 def _quantization_arguments(config: BaseConfig) -> dict[str, object]:
@@ -190,7 +191,7 @@ def _refuse_pickles(name: str, resolved: ResolvedBase) -> None:
 
 def num_layers(model: PreTrainedModel) -> int:
     """Return the number of layers (of the encoder, where there are two stacks)."""
-    return int(model.config.num_hidden_layers)
+    return int(model.config.get_text_config().num_hidden_layers)
 
 
 def layer_container(model: PreTrainedModel) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +64,9 @@ class FrozenTrunk:
             _logger.warning("`trunk_cache` is off for this model: every pass computes all layers")
             return None
         folder = (folder or cache_folder() / "trunk") / trunk_digest(model, depth)[:24]
-        store = TrunkStore(folder, int(model.config.hidden_size), _state_dtype(model, depth))
+        store = TrunkStore(
+            folder, int(model.config.get_text_config().hidden_size), _state_dtype(model, depth)
+        )
         return cls(model, store, depth)
 
     @contextmanager
@@ -109,6 +111,14 @@ class FrozenTrunk:
     def fill(self, rows: CausalRows) -> int:
         """Store the states of `rows` that are not there yet, and return how many those were."""
         return self._store_missing(rows, [content_key(ids) for ids in rows.token_lists()])
+
+    def fill_all(self, rows: Iterable[CausalRows], *, progress: bool) -> int:
+        """Store the states of several batches, with a bar if asked; return how many were new."""
+        if progress:
+            from rich.progress import track
+
+            rows = track(rows, description="frozen layers")
+        return sum(self.fill(batch) for batch in rows)
 
     def _store_missing(self, rows: CausalRows, keys: list[bytes]) -> int:
         """Compute and store rows whose keys are not in the store; return their number."""

@@ -7,7 +7,8 @@ are given, and a sampled prompt has random numbers of its own, drawn before anyt
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -372,13 +373,26 @@ def _beam_search(
         repetition_penalty=config.repetition_penalty,
         eos_token_id=ends,
         pad_token_id=ends[0],
-        # What is left out here would come from the model's own generation_config.json.
         length_penalty=1.0,
         no_repeat_ngram_size=0,
         early_stopping=False,
         decoder_start_token_id=decoder_start_id(model) if has_encoder else None,
     )
     beam_search: Any = model.generate
-    output = beam_search(input_ids=ids, attention_mask=mask.long(), generation_config=settings)
+    with _without_own_settings(model):
+        output = beam_search(input_ids=ids, attention_mask=mask.long(), generation_config=settings)
     start = 1 if has_encoder else ids.shape[1]
     return [row[start:] for row in output.tolist()]
+
+
+@contextmanager
+def _without_own_settings(model: PreTrainedModel) -> Iterator[None]:
+    """Set aside what a model's generation_config.json says, which fills in all that isn't given."""
+    import transformers
+
+    make: Any = transformers.GenerationConfig
+    own, model.generation_config = model.generation_config, make()
+    try:
+        yield
+    finally:
+        model.generation_config = own

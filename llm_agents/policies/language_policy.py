@@ -27,11 +27,12 @@ from llm_agents.policies.base_model import (
 from llm_agents.policies.forward import ForwardPass, LogProbsAndStates, Part
 from llm_agents.policies.frozen_trunk import FrozenTrunk
 from llm_agents.policies.generation import Vocabulary, generate
+from llm_agents.policies.heads import Head, save_head
 from llm_agents.policies.merging import MergeReport, merge_adapter
 from llm_agents.policies.modes import evaluation
 from llm_agents.policies.rows import causal_rows
 from llm_agents.policies.text import Template, TextCodec
-from llm_agents.policies.trained import trained_parameters, weight_sums
+from llm_agents.policies.trained import expect_start, trained_parameters, weight_sums
 from llm_agents.policies.trunk_cache import frozen_depth
 from llm_agents.types import Choice, GenerationConfig, Prompt, PromptBatch, TokenBatch
 
@@ -75,11 +76,11 @@ class LanguagePolicy(nn.Module):
         self.revision = base.resolved.revision
         self.trainable = trainable
         self.parameter_version = 0
-        settings = base.model.config
-        self.is_encoder_decoder = bool(settings.is_encoder_decoder)
+        self.is_encoder_decoder = bool(base.model.config.is_encoder_decoder)
         sizes = adapter_files.base_sizes(base.model)
         self.hidden_size, self.num_layers = sizes["hidden_size"], sizes["num_layers"]
         self.vocab_size = sizes["vocab_size"]
+        settings = base.model.config.get_text_config()
         window = getattr(settings, "max_position_embeddings", None)  # T5 has none: no bound
         self.context_length: int | None = None if window is None else int(window)
         self.text = TextCodec(self.tokenizer, is_encoder_decoder=self.is_encoder_decoder)
@@ -375,7 +376,7 @@ class LanguagePolicy(nn.Module):
             UserError: All weights train and have changed, so the start is gone.
         """
         if self._reference_depth == 0 and self._start_digest is not None:
-            self._check_still_at_start()
+            expect_start(self.model, self._start_digest)
         self._reference_depth += 1
         try:
             with evaluation(self):
@@ -388,15 +389,6 @@ class LanguagePolicy(nn.Module):
                     yield
         finally:
             self._reference_depth -= 1
-
-    def _check_still_at_start(self) -> None:
-        """Raise if a policy without adapters is no longer what it was at the start."""
-        if weight_sums(self.model) != self._start_digest:
-            raise UserError(
-                "the reference of a policy whose weights all train is where it started, and the "
-                "weights have changed since: take reference log-probs before training, or train an "
-                "adapter (`lora: {r: 8}`), which leaves the base as it is"
-            )
 
     def begin_here(self) -> None:
         """Take the present weights for the reference, where all of them train."""
@@ -445,6 +437,19 @@ class LanguagePolicy(nn.Module):
             self.model.save_pretrained(str(folder))
             self.tokenizer.save_pretrained(folder)
 
+    def save_pretrained(
+        self, folder: Path | str, *, heads: Mapping[str, Head] | None = None
+    ) -> None:
+        """Write what `llm_agents.load_pretrained(folder)` needs to give the same policy again.
+
+        `heads` are kept beside it, by names such as ``value_head`` (`zoo.load_heads`).
+        """
+        self.save_adapter(folder)
+        for name, head in (heads or {}).items():
+            save_head(head, folder, name)
+        if backbone.is_adapted(self.model):
+            adapter_files.write_info(Path(folder), self.base, self.revision, heads or ())
+
     def merge(self, folder: Path | str, *, probe: str = "The quick brown fox") -> MergeReport:
         """Write the base with the adapter merged into it as a model of its own.
 
@@ -487,11 +492,8 @@ class LanguagePolicy(nn.Module):
             batches: Rows that later passes will be asked for.
             progress: Show a bar.
         """
-        if progress:
-            from rich.progress import track
-
-            batches = track(batches, description="frozen layers")
         trunk = self.forward_pass.trunk
         if trunk is None:
             return 0
-        return sum(trunk.fill(causal_rows(batch.to(self.device))) for batch in batches)
+        rows = (causal_rows(batch.to(self.device)) for batch in batches)
+        return trunk.fill_all(rows, progress=progress)

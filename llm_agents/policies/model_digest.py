@@ -54,8 +54,14 @@ def named_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def every_tensor(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters, buffers, and what quantized layers keep beside their weights."""
-    found: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """Return parameters, buffers, and what quantized layers keep beside their weights.
+
+    A tensor that has two names is under both.
+    """
+    found: dict[str, Tensor] = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
     ids = {id(tensor) for tensor in found.values()}
     for name, value in model.state_dict(keep_vars=True).items():
         if isinstance(value, Tensor) and id(value) not in ids:
@@ -141,7 +147,7 @@ def _adapter_names(model: nn.Module) -> set[str]:
 
 def _own_name(name: str) -> str:
     """Return the name that a base's tensor has without adapters around it."""
-    for added in ("base_model.model.", "base_layer.", "original_module."):
+    for added in ("base_model.model.", "token_adapter.", "base_layer.", "original_module."):
         name = name.replace(added, "")
     return name
 

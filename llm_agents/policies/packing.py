@@ -145,13 +145,11 @@ def enable_packing(model: PreTrainedModel) -> bool:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    config = model.config
-    is_windowed = any(
-        kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()
-    )
+    config, text = model.config, model.config.get_text_config()
+    is_windowed = any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ())
     if config.is_encoder_decoder or is_windowed or config._attn_implementation != "sdpa":
         return False
-    if getattr(config, "sliding_window", None) and not hasattr(config, "layer_types"):
+    if getattr(text, "sliding_window", None) and not hasattr(text, "layer_types"):
         return False
     AttentionInterface.register(ATTENTION, packed_attention)
     AttentionMaskInterface.register(ATTENTION, sdpa_mask)

@@ -34,3 +34,21 @@ def expect_trained(module: nn.Module) -> None:
             "nothing of the policy trains: give it `lora` or an `adapter`, and leave "
             "`trainable: false` out"
         )
+
+
+def expect_start(module: nn.Module, start: tuple[float, ...]) -> None:
+    """Refuse a model, all of which trains, that is no longer what it was at the start.
+
+    Args:
+        module: The model.
+        start: Its `weight_sums` then.
+
+    Raises:
+        UserError: Its weights have changed, so that the start is gone.
+    """
+    if weight_sums(module) != start:
+        raise UserError(
+            "the reference of a policy whose weights all train is where it started, and the "
+            "weights have changed since: take reference log-probs before training, or train an "
+            "adapter (`lora: {r: 8}`), which leaves the base as it is"
+        )

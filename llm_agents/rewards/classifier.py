@@ -286,7 +286,7 @@ class ClassifierReward(Reward):
     @torch.no_grad()
     def _forward(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
         """Return ``[b, labels]`` logits of some rows, padded on the right."""
-        config = self.model.config
+        config = self.model.config.get_text_config()
         width = max(len(ids) for ids, _ in rows)
         pad = restore = config.pad_token_id
         ends = {tokens[-1] for tokens, _ in rows}
@@ -311,7 +311,7 @@ class ClassifierReward(Reward):
             )
         finally:
             config.pad_token_id = restore
-        return output.logits.reshape(len(rows), config.num_labels).float().cpu()  # type: ignore[no-any-return]  # transformers is untyped here
+        return output.logits.reshape(len(rows), self.model.config.num_labels).float().cpu()  # type: ignore[no-any-return]  # transformers is untyped here
 
 
 def find_label(model: PreTrainedModel, label: str | int | None, name: str) -> int:
@@ -336,7 +336,7 @@ def find_label(model: PreTrainedModel, label: str | int | None, name: str) -> in
 def token_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return how many tokens a classifier reads at most."""
     limits = [limit for limit in (tokenizer.model_max_length,) if limit < 10**9]
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:
         # RoBERTa's kind count positions from pad + 1.
         first = (model.config.pad_token_id or 0) + 1 if "roberta" in model.config.model_type else 0

@@ -36,6 +36,7 @@ from llm_agents import __version__
 from llm_agents.entries import (
     ADAPTER_CONFIG,
     AGENT_FILE,
+    INFO_FILE,
     MESSAGE_REWARD_FILE,
     NETHACK_FILE,
     POINTER_FILE,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INFO_FILE = "llm_agents.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 RECIPE_FILE = "recipe.yaml"
 PULLED_FILE = "pulled.json"

@@ -267,3 +267,61 @@ def test_beams_and_sampling_exclude_each_other():
 def test_an_empty_prompt_is_refused(make_policy):
     with pytest.raises(ValueError, match="prompt 1 has none"):
         make_policy("gpt2", trainable=False).generate([[5], []], GREEDY)
+
+
+OF_THE_FILE = {
+    "suppress_tokens": [5, 6, 7, 271, 136, 91, 16],
+    "begin_suppress_tokens": list(range(200)),
+    "forced_bos_token_id": 7,
+    "forced_eos_token_id": 7,
+    "no_repeat_ngram_size": 1,
+    "encoder_no_repeat_ngram_size": 1,
+    "min_length": 30,
+    "min_new_tokens": 6,
+    "repetition_penalty": 9.0,
+    "encoder_repetition_penalty": 0.1,
+    "length_penalty": -9.0,
+    "early_stopping": True,
+    "bad_words_ids": [[token] for token in range(10, 150)],
+    "sequence_bias": [[[token], 50.0] for token in (9, 11)],
+    "exponential_decay_length_penalty": [0, 3.0],
+    "num_beams": 2,
+    "num_return_sequences": 2,
+    "do_sample": True,
+    "temperature": 5.0,
+    "top_k": 1,
+    "top_p": 0.1,
+    "min_p": 0.9,
+    "typical_p": 0.1,
+    "epsilon_cutoff": 0.5,
+    "max_length": 3,
+    "max_time": 1e-9,
+    "guidance_scale": 3.0,
+    "renormalize_logits": True,
+    "remove_invalid_values": True,
+    "return_dict_in_generate": True,
+    "output_scores": True,
+    "use_cache": False,
+    "pad_token_id": 9,
+    "stop_strings": ["e", "a"],
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_beams_obey_the_recipe_whatever_the_bases_file_holds(make_policy, family):
+    """Each setting alone, and all together: what the file has no say in with greedy either."""
+    from transformers import GenerationConfig as OwnConfig
+
+    policy = make_policy(family, trainable=False)
+    config, prompts = replace(GREEDY, num_beams=2, max_new_tokens=4), PROMPTS[:2]
+    expected = policy.generate(prompts, config)
+    own = policy.causal_model.generation_config
+    for settings in [{name: value} for name, value in OF_THE_FILE.items()] + [OF_THE_FILE]:
+        written = OwnConfig(eos_token_id=own.eos_token_id, bos_token_id=own.bos_token_id)
+        for name, value in settings.items():
+            setattr(written, name, value)
+        policy.causal_model.generation_config = written
+        assert policy.generate(prompts, config) == expected, settings
+        assert policy.causal_model.generation_config is written
+    policy.causal_model.generation_config = own
