@@ -239,7 +239,7 @@ def attach_adapter(
     """
     import peft
 
-    config = _adapter_config(folder)
+    config = adapter_config(folder)
     check_base(base, folder, config)
     check_biases(config, folder, trainable=trainable)
     if lora is not None:
@@ -302,7 +302,7 @@ def without_future_warnings() -> Iterator[None]:
         yield
 
 
-def _adapter_config(folder: Path) -> peft.PeftConfig:
+def adapter_config(folder: Path) -> peft.PeftConfig:
     """Read an adapter's configuration; refuse kinds that this package can't run."""
     import peft
 

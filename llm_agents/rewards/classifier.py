@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from llm_agents.errors import UserError
 from llm_agents.messages import quietly, say_once
+from llm_agents.policies.adapter_files import WEIGHTS_FILE, locate_adapter
+from llm_agents.policies.backbone import adapter_config
+from llm_agents.policies.bundled import resolve_base
 from llm_agents.policies.model_digest import text_model_version
 from llm_agents.rewards.dialogue import take_apart
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Activation = Literal["softmax", "sigmoid", "none"]
+_HEAD = re.compile(r"(^|\.)(score|classifier|out_proj|classification_head\.\w+)\.weight$")
+"""The last layer of a classifier, which has a row for each label."""
 
 
 @dataclass(frozen=True)
@@ -353,6 +360,9 @@ def load_classifier(
     from llm_agents.rewards import hha
 
     hha.register()
+    adapter = _adapter_of(model, revision)
+    if adapter is not None:
+        return _load_adapted(model, adapter, pickled_weights=pickled_weights, dtype=dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
         say_once(log, "loading the classifier %s", model)
@@ -377,3 +387,68 @@ def load_classifier(
             "sequence classifier, and its scores would be random"
         )
     return loaded, tokenizer
+
+
+def _adapter_of(model: str, revision: str | None) -> Path | None:
+    """Return the folder of a PEFT adapter that goes by the name `model`; None if it is none."""
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    if Path(model).is_dir() and not (Path(model) / "adapter_config.json").is_file():
+        return None
+    try:
+        found = find_adapter_config_file(model, revision=revision)
+    except OSError:  # there is nothing of that name: said where the model is loaded
+        return None
+    return None if found is None else locate_adapter(model, revision)
+
+
+def _load_adapted(
+    name: str, folder: Path, *, pickled_weights: bool, dtype: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a sequence classifier that is a base with a PEFT adapter, head included.
+
+    Raises:
+        UserError: The adapter has no trained head, is of a kind that changes the input, or does not
+            fit its base.
+    """
+    import peft
+    from safetensors import safe_open
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    config = adapter_config(folder)
+    base = resolve_base(str(config.base_model_name_or_path or ""), config.revision).source
+    with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
+        shapes = {
+            key.removeprefix("base_model.model."): file.get_slice(key).get_shape()
+            for key in file.keys()  # noqa: SIM118  # a file handle, not a mapping
+        }
+    heads = [shape[0] for key, shape in shapes.items() if _HEAD.search(key) and len(shape) == 2]
+    try:
+        with quietly(is_checked=True):
+            loaded, report = AutoModelForSequenceClassification.from_pretrained(
+                base,
+                dtype=getattr(torch, dtype),
+                use_safetensors=None if pickled_weights else True,
+                output_loading_info=True,
+                **({"num_labels": heads[-1], "ignore_mismatched_sizes": True} if heads else {}),
+            )
+        replaced = {key for key, *_ in report["mismatched_keys"]}
+        untrained = sorted((set(report["missing_keys"]) | replaced) - set(shapes))
+        if untrained:
+            raise UserError(
+                f"the adapter `{name}` holds no trained weights for {', '.join(untrained[:4])}: it "
+                "is not a trained sequence classifier, and its scores would be random. PEFT saves "
+                "the head of one with `task_type: SEQ_CLS`, or `modules_to_save`"
+            )
+        with torch.no_grad():
+            for key in set(report["missing_keys"]) | replaced:  # the adapter's take their place
+                loaded.get_parameter(key).zero_()
+        adapted: Any = peft.PeftModel.from_pretrained(loaded, folder, config=config)
+        has_own = (folder / "tokenizer_config.json").is_file()
+        tokenizer = AutoTokenizer.from_pretrained(folder if has_own else base)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"the adapter `{name}` makes no sequence classifier of its base `{base}`: "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from error
+    return adapted.get_base_model(), tokenizer

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -21,7 +22,7 @@ from transformers import (
 )
 
 from llm_agents.errors import UserError
-from llm_agents.policies import LanguagePolicy
+from llm_agents.policies import LanguagePolicy, LoraConfig
 from llm_agents.rewards import ClassifierReward, TextFormat
 from llm_agents.types import Turn
 
@@ -297,3 +298,114 @@ def test_a_model_that_is_no_classifier_is_named(folder: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot load the classifier"):
         ClassifierReward.from_pretrained(str(tmp_path / "nothing"))
+
+
+# --- adapters of PEFT -----------------------------------------------------------------------------
+
+
+def adapter_of_peft(
+    tmp_path: Path, tokenizer: Any, kind: str, num_labels: int, **options: Any
+) -> tuple[Path, Any]:
+    """Write a language model, and an adapter that makes a classifier of it; return both."""
+    import peft
+    from transformers import AutoModelForSequenceClassification
+
+    whole = build(kind, 2)
+    body = {"llama": "model", "bert": "bert", "roberta": "roberta", "gpt2": "transformer"}[kind]
+    getattr(whole, body).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    base = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=num_labels
+    )
+    target = {"llama": "q_proj", "bert": "query", "roberta": "query", "gpt2": "c_attn"}[kind]
+    settings = {"task_type": "SEQ_CLS", "target_modules": [target], **options}
+    model = peft.get_peft_model(base, peft.LoraConfig(**settings))
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    model.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter", model.eval()
+
+
+@pytest.mark.parametrize("num_labels", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kind", "family"), [("llama", "llama"), ("bert", "neox"), ("roberta", "neox")]
+)
+def test_an_adapter_with_its_head_scores_as_in_peft(
+    tokenizers: dict[str, Any], tmp_path: Path, kind: str, family: str, num_labels: int
+) -> None:
+    folder, model = adapter_of_peft(tmp_path, tokenizers[family], kind, num_labels)
+    label = num_labels - 1
+    reward = ClassifierReward.from_pretrained(
+        str(folder), label=label, activation="none", device="cpu"
+    )
+    for prompt, answer in zip(PROMPTS, ANSWERS, strict=True):
+        text, _ = reward.format.render(prompt, answer, reward.tokenizer)
+        ids = torch.tensor([reward.tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            expected = model(input_ids=ids).logits[0, label]
+        assert float(reward([prompt], [answer])) == pytest.approx(float(expected), abs=1e-5)
+    again = ClassifierReward.from_pretrained(str(folder), label=label, activation="none")
+    assert again.version == reward.version
+
+
+@pytest.mark.parametrize("num_labels", [1, 2])
+def test_an_adapter_without_its_head_is_refused(
+    tokenizers: dict[str, Any], tmp_path: Path, num_labels: int
+) -> None:
+    folder, _ = adapter_of_peft(tmp_path, tokenizers["llama"], "llama", num_labels)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    kept = {key: value for key, value in tensors.items() if "score" not in key}
+    assert len(kept) == len(tensors) - 1
+    save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"holds no trained weights for score\.weight"):
+        ClassifierReward.from_pretrained(str(folder), label=0, activation="none")
+
+
+def test_half_a_head_is_refused_too(tokenizers: dict[str, Any], tmp_path: Path) -> None:
+    folder, _ = adapter_of_peft(tmp_path, tokenizers["neox"], "roberta", 2)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    kept = {key: value for key, value in tensors.items() if "classifier.dense" not in key}
+    save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"holds no trained weights for classifier\.dense\.bias"):
+        ClassifierReward.from_pretrained(str(folder), label=0)
+
+
+def test_an_adapter_of_a_language_model_is_no_classifier(
+    tokenizers: dict[str, Any], tmp_path: Path
+) -> None:
+    policy = LanguagePolicy.from_pretrained("tiny-random-llama", lora=LoraConfig(r=2))
+    policy.save_adapter(tmp_path)
+    with pytest.raises(UserError, match=r"holds no trained weights for score\.weight"):
+        ClassifierReward.from_pretrained(str(tmp_path), label=0)
+
+
+def test_an_adapter_on_a_trained_classifier_needs_no_head(
+    tokenizers: dict[str, Any], tmp_path: Path
+) -> None:
+    """The head is the base's own; one of another number of labels takes its place."""
+    import peft
+    from transformers import AutoModelForSequenceClassification
+
+    build("bert", 2).save_pretrained(tmp_path / "base")
+    tokenizers["neox"].save_pretrained(tmp_path / "base")
+    for labels, task in ((2, "FEATURE_EXTRACTION"), (1, "SEQ_CLS")):
+        base = AutoModelForSequenceClassification.from_pretrained(
+            tmp_path / "base", num_labels=labels, ignore_mismatched_sizes=True
+        )
+        config = peft.LoraConfig(target_modules=["query"], task_type=task)
+        model = peft.get_peft_model(base, config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter += 0.1
+        model.save_pretrained(tmp_path / "adapter")
+        reward = ClassifierReward.from_pretrained(
+            str(tmp_path / "adapter"), label=0, activation="none", device="cpu"
+        )
+        expected = reward_of(model.get_base_model(), reward.tokenizer, label=0, activation="none")(
+            PROMPTS, ANSWERS
+        )
+        torch.testing.assert_close(reward(PROMPTS, ANSWERS), expected)
