@@ -290,7 +290,15 @@ def encode_prompts(
     examples: Sequence[Example], encoder: SplitEncoder, report: DropReport
 ) -> PromptTable:
     """Tokenize the prompts of a split."""
-    return PromptTable(examples, Ragged(encoder.prompt(e.prompt, report) for e in examples))
+
+    def ids() -> Iterator[list[int]]:
+        for row, example in enumerate(examples):
+            try:
+                yield encoder.prompt(example.prompt, report)
+            except UserError as error:
+                raise UserError(f"prompt {row} of the data: {error}") from error
+
+    return PromptTable(examples, Ragged(ids()))
 
 
 def encode_responses(

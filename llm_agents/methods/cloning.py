@@ -33,6 +33,7 @@ from llm_agents.methods.checkpoint_content import expect_weights, keep_weights
 from llm_agents.methods.non_finite import expect_finite_choices
 from llm_agents.methods.optimizer_steps import scheduled_optimizer
 from llm_agents.methods.settings import OptimizerConfig
+from llm_agents.methods.trainer_budget import check_precision
 from llm_agents.methods.whole_actions import decide
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.modes import evaluation
@@ -181,8 +182,9 @@ class Cloning(LightningModule):
         return trained_parameters(self)
 
     def setup(self, stage: str) -> None:
-        """Check that something trains."""
+        """Check that something trains, and in which precision."""
         if stage == "fit":
+            check_precision(self.trainer.precision)
             expect_trained(self)
 
     def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's own loose type)

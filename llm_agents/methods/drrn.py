@@ -39,6 +39,7 @@ from llm_agents.methods.ranges import expect_range
 from llm_agents.methods.replay import Situation, Transition, TransitionReplay
 from llm_agents.methods.rollout_report import rollout_metrics
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.trainer_budget import check_collecting_trainer
 from llm_agents.methods.whole_actions import decide
 from llm_agents.policies.drrn import DRRNetwork
 from llm_agents.policies.modes import evaluation
@@ -253,6 +254,8 @@ class DRRN(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Check that one process trains and collects: each would give words numbers of its own."""
+        if stage == "fit":
+            check_collecting_trainer(self.trainer, type(self).__name__)
         data = getattr(self.trainer, "datamodule", None)
         if stage == "fit" and max(self.trainer.world_size, getattr(data, "num_processes", 1)) > 1:
             raise UserError(

@@ -50,6 +50,7 @@ from llm_agents.methods.nethack_sequences import Sequences, minibatches
 from llm_agents.methods.non_finite import expect_finite
 from llm_agents.methods.optimizer_steps import clip_gradients, gradient_norm
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.trainer_budget import check_collecting_trainer
 from llm_agents.policies.nethack import NetHackNetwork, ReleaseNetwork
 from llm_agents.policies.nethack_files import load_nethack_network, save_nethack_network
 from llm_agents.policies.nethack_player import NetworkPlayer
@@ -287,6 +288,7 @@ class MotifAgent(LightningModule):
         """Check that one process trains, and seed the order of the sequences."""
         if stage != "fit":
             return
+        check_collecting_trainer(self.trainer, type(self).__name__)
         if self.trainer.world_size > 1:
             raise UserError(
                 f"MotifAgent trains in one process, the trainer has {self.trainer.world_size}: set "

@@ -52,6 +52,7 @@ from llm_agents.methods.optimizer_steps import gradient_norm, log_step, schedule
 from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OptimizerConfig
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.trainer_budget import check_precision
 from llm_agents.policies.message_encoder import MessageEncoder
 from llm_agents.policies.message_files import MessageRewardInfo, save_message_reward
 from llm_agents.policies.message_scorer import MessageScorer
@@ -165,6 +166,7 @@ class MotifReward(LightningModule):
 
     def on_fit_start(self) -> None:
         """Look at the training data; refuse to go on with another data set's checkpoint."""
+        check_precision(self.trainer.precision)
         self._dataset, self._annotator = self.source.fingerprint(), self.source.annotator
         resumed, self._resumed = self._resumed, None
         if resumed is not None and resumed["dataset"] != self._dataset:

@@ -37,7 +37,7 @@ from llm_agents.methods.preparation import Reference, rank_zero_first
 from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.methods.step_means import Losses, StepMeans
-from llm_agents.methods.trainer_budget import TrainerBudget, epoch_steps
+from llm_agents.methods.trainer_budget import TrainerBudget, check_precision, epoch_steps
 from llm_agents.methods.validation import (
     Answers,
     Scores,
@@ -218,6 +218,7 @@ class OfflineModule(LightningModule):
         """Record what the policy is before a checkpoint or training changes it."""
         if stage != "fit":
             return
+        check_precision(self.trainer.precision)
         self._reference_key = reference_key(self.policy)
         self._start = {name: p.detach().cpu().clone() for name, p in self.trainable()}
         expect_trained(self)

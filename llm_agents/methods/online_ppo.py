@@ -64,6 +64,7 @@ from llm_agents.methods.ppo_losses import (
 from llm_agents.methods.ppo_settings import PPOConfig
 from llm_agents.methods.rollout_report import list_mass, rollout_metrics, value_metrics
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.trainer_budget import check_collecting_trainer
 from llm_agents.methods.whole_actions import draw
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.action_types import ActionScores
@@ -370,6 +371,7 @@ class OnlinePPO(LightningModule):
         """Check that something trains, in one process, and seed the order of the samples."""
         if stage != "fit":
             return
+        check_collecting_trainer(self.trainer, type(self).__name__)
         expect_trained(self.policy)
         if self.trainer.world_size > 1:
             raise UserError(

@@ -56,6 +56,7 @@ from llm_agents.methods.preparation import Reference
 from llm_agents.methods.response_rollout import ResponseRollout, chunk_weights
 from llm_agents.methods.response_settings import ResponsePPOConfig
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
+from llm_agents.methods.trainer_budget import check_checkpoints
 from llm_agents.methods.validation import check_rewards
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.backbone import is_adapted
@@ -165,6 +166,7 @@ class PPO(OfflineModule):
                 f"expected `trainer.max_steps` to be a multiple of {self.steps_per_batch}, the "
                 f"steps of a rollout (num_epochs · num_minibatches), got {self.trainer.max_steps}"
             )
+        check_checkpoints(self.trainer, type(self).__name__, steps=self.steps_per_batch)
         if not is_adapted(self.policy.model):
             frozen = copy.deepcopy(self.policy).requires_grad_(False)
             frozen.trainable = False

@@ -39,6 +39,7 @@ from llm_agents.methods.optimizer_steps import clip_gradients, gradient_norm
 from llm_agents.methods.ranges import expect_range
 from llm_agents.methods.rollout_report import episode_metrics
 from llm_agents.methods.step_means import StepMeans
+from llm_agents.methods.trainer_budget import check_collecting_trainer
 from llm_agents.methods.whole_actions import draw
 from llm_agents.policies.babyai_symbolic import BabyAISymbolic, SymbolicDecisions, SymbolicOutput
 from llm_agents.types import SymbolicRollout
@@ -322,6 +323,7 @@ class SymbolicPPO(LightningModule):
         """Seed the order of the sub-sequences; one process trains, as words get numbers here."""
         if stage != "fit":
             return
+        check_collecting_trainer(self.trainer, type(self).__name__)
         if self.trainer.world_size > 1:
             raise UserError(
                 "SymbolicPPO numbers words as it meets them, which only one process can do: set "

@@ -32,6 +32,76 @@ def epoch_steps(source: OfflineSource | None, trainer: Trainer, steps_per_batch:
     return rows / (step * trainer.world_size) * steps_per_batch
 
 
+def check_precision(precision: object) -> None:
+    """Refuse precisions that cast everything: adapters, critics and sums stay in float32.
+
+    Args:
+        precision: The trainer's.
+
+    Raises:
+        UserError: Names what serves instead.
+    """
+    if str(precision) not in ("32-true", "32", "None", "bf16-mixed", "16-mixed", "bf16", "16"):
+        raise UserError(
+            f"expected `trainer.precision` 32-true, bf16-mixed or 16-mixed, got {precision}: what "
+            "trains stays in float32. For a smaller base set `model.policy.dtype: bfloat16` "
+            "(`dtype=` of `LanguagePolicy.from_pretrained`)"
+        )
+
+
+def check_collecting_trainer(trainer: Trainer, method: str) -> None:
+    """Refuse a trainer that counts steps where a method collects rollouts and steps itself.
+
+    Lightning counts the steps of each of its optimizers, and there are as many a rollout as the
+    rollout has minibatches: budgets and checkpoints in such steps end and fall anywhere.
+
+    Args:
+        trainer: Is about to train it.
+        method: Its name, for the message.
+
+    Raises:
+        UserError: Names what serves instead.
+    """
+    check_precision(trainer.precision)
+    if trainer.max_steps not in (-1, None):
+        raise UserError(
+            f"expected no `max_steps` of the trainer, got {trainer.max_steps}: {method} collects "
+            "rollouts and steps its optimizers itself, so say how long it trains by the data's "
+            "`total_frames` (or the length of your own loader), and `max_epochs=1`"
+        )
+    check_checkpoints(trainer, method, steps=None)
+
+
+def check_checkpoints(trainer: Trainer, method: str, *, steps: int | None) -> None:
+    """Refuse checkpoints that Lightning would skip without a word, as the method steps itself.
+
+    Args:
+        trainer: Is about to train it.
+        method: Its name, for the message.
+        steps: Optimizer steps that it takes on each batch, or None where these are not always as
+            many.
+
+    Raises:
+        UserError: Names what serves instead.
+    """
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    for callback in trainer.checkpoint_callbacks:
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        every, interval = callback._every_n_train_steps, callback._train_time_interval
+        is_met = every == 1 or (steps is not None and every % steps == 0)
+        if (every > 0 and not is_met) or interval is not None:
+            given = f"every_n_train_steps={every}" if interval is None else "train_time_interval"
+            also = "" if steps is None else f", a multiple of {steps}"
+            raise UserError(
+                f"expected no `{given}` of a `ModelCheckpoint`: {method} takes several optimizer "
+                "steps a batch by itself, so that Lightning would skip most checkpoints or all. "
+                f"Take `every_n_train_steps=1`, which is after each batch (rollout){also}, or "
+                "`every_n_epochs`; or call `trainer.save_checkpoint` in a callback"
+            )
+
+
 @dataclass(frozen=True)
 class TrainerBudget:
     """What the trainer was asked for, to be put back when the run ends.

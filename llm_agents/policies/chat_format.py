@@ -94,16 +94,34 @@ def write_chat(
     """Return a dialogue as a tokenizer's chat template writes it.
 
     Raises:
-        UserError: There is no such template.
+        UserError: There is no such template, or it refuses the dialogue, as some do system turns.
     """
     if not tokenizer.chat_template:
         raise UserError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
             "template `alol` or `plain`, or a base model made for chat"
         )
+    from jinja2 import TemplateError
+
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-    return str(
-        tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=generation_prompt
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=generation_prompt
+            )
         )
+    except (TemplateError, TypeError, ValueError) as error:
+        raise UserError(_refusal(tokenizer, turns, error)) from error
+
+
+def _refusal(tokenizer: PreTrainedTokenizerBase, turns: Prompt, error: Exception) -> str:
+    """Say which dialogue a template refuses, and what to do about it."""
+    roles = ", ".join(turn.role for turn in turns)
+    begin = turns[0].text[:60] if turns else ""
+    system = "it may know no system turn: " if "system" in roles else ""
+    return (
+        f"the chat template of {tokenizer.name_or_path!r} refuses the dialogue that begins "
+        f"{begin!r} (turns: {roles}): {error}. {system.capitalize()}Use the template `alol` or "
+        "`plain`, a base whose template takes such turns, or put the system's words into the "
+        "first question"
     )

@@ -190,7 +190,7 @@ class TextCodec:
         if key not in self._formats:
             try:
                 self._formats[key] = ChatFormat(self.tokenizer) if key else None
-            except TemplateError:
+            except (TemplateError, UserError):
                 self._formats[key] = None
         return self._formats[key]
 

@@ -18,10 +18,11 @@ from llm_agents.messages import quietly, say_once
 from llm_agents.policies.adapter_files import WEIGHTS_FILE, locate_adapter
 from llm_agents.policies.backbone import adapter_config
 from llm_agents.policies.bundled import resolve_base
+from llm_agents.policies.chat_format import write_chat
 from llm_agents.policies.model_digest import text_model_version
 from llm_agents.rewards.dialogue import take_apart
 from llm_agents.rewards.scores import batches_by_length, check_pairs, check_scores
-from llm_agents.types import Prompt, Reward
+from llm_agents.types import Prompt, Reward, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,9 +107,8 @@ class TextFormat:
     ) -> tuple[str, str | None]:
         """Return the text and the second text, if there is one."""
         if self.text == "chat":
-            messages = [{"role": turn.role, "content": turn.text} for turn in prompt]
-            messages.append({"role": "assistant", "content": response})
-            return str(tokenizer.apply_chat_template(messages, tokenize=False)), None
+            turns = (*prompt, Turn("assistant", response))
+            return write_chat(tokenizer, turns, generation_prompt=False), None
         eos = tokenizer.eos_token or ""
         values = {
             "prompt": self._written(prompt, eos),

@@ -18,6 +18,7 @@ from llm_agents.data import OfflineDataModule
 from llm_agents.errors import UserError
 from llm_agents.messages import is_verbose, quieten
 from llm_agents.methods import OnlinePPO
+from llm_agents.methods.trainer_budget import check_precision
 from llm_agents.rollouts import NetHackRollouts, TextRollouts
 from llm_agents.training.building import plain_faults, resolve_self
 from llm_agents.training.checkpoints import Checkpoints, step_of
@@ -109,6 +110,7 @@ class RecipeCLI(LightningCLI):
             "enable_model_summary": False,
             "log_every_n_steps": 1,
         }
+        check_precision(config["precision"])
         if is_online(self.model):
             check_online(config)
             defaults["max_epochs"] = 1  # the rollouts end when their budget does

@@ -178,3 +178,55 @@ def test_missing_chat_template_and_missing_end_token_are_named():
     tokenizer.eos_token = None
     with pytest.raises(UserError, match="no end token"):
         TextCodec(tokenizer, is_encoder_decoder=False)
+
+
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "turns", "expected"),
+    [
+        (
+            NO_SYSTEM,
+            (Turn("system", "Knowledge: the sky is blue."), Turn("user", "Why?")),
+            r"begins 'Knowledge: the sky is blue\.' \(turns: system, user\): System role not",
+        ),
+        (ALTERNATING, (Turn("user", "a"), Turn("user", "b")), "Roles must alternate"),
+        (ALTERNATING, (Turn("assistant", "a"),), "Roles must alternate"),
+        ("{{ messages[5].content }}", (Turn("user", "a"),), "refuses the dialogue"),
+        ("{% if %}", (Turn("user", "a"),), "refuses the dialogue"),
+    ],
+)
+def test_a_template_that_refuses_a_dialogue_is_an_error_with_the_cure(
+    make_policy, template, turns, expected
+):
+    policy = make_policy("llama", trainable=False)
+    before = policy.tokenizer.chat_template
+    policy.tokenizer.chat_template = template
+    try:
+        with pytest.raises(UserError, match=expected) as caught:
+            policy.encode_prompt(turns, template="chat")
+        assert "Use the template `alol` or `plain`" in str(caught.value)
+    finally:
+        policy.tokenizer.chat_template = before
+
+
+def test_a_template_without_system_turns_serves_all_others(make_policy):
+    policy = make_policy("llama", trainable=False)
+    before = policy.tokenizer.chat_template
+    policy.tokenizer.chat_template = NO_SYSTEM
+    try:
+        text = policy.text.render((Turn("user", "Why?"),), "chat")
+        assert text == "<user>Why?<end><assistant>"
+    finally:
+        policy.tokenizer.chat_template = before
