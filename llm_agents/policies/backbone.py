@@ -1,6 +1,6 @@
 """Base models and what is attached to them: freezing, adapters, optimizers.
 
-With `merging`, the only file that imports peft and bitsandbytes.
+The only file that imports peft and bitsandbytes.
 """
 
 from __future__ import annotations
@@ -264,6 +264,14 @@ def attach_adapter(
             f"the adapter {folder} does not fit the base {base_name(base)!r}: {error}"
         ) from error
     return model
+
+
+def apply_adapter(model: PreTrainedModel, folder: Path, config: Any = None) -> PeftModel:  # noqa: ANN401
+    """Return `model` with the adapter in `folder`, frozen, as plain PEFT loads it."""
+    import peft
+
+    with without_future_warnings():
+        return peft.PeftModel.from_pretrained(model, folder, config=config)
 
 
 def _add_reference(model: PeftModel, folder: Path) -> None:

@@ -85,16 +85,14 @@ def _check_rounding(report: MergeReport, config: BaseConfig, dtype: torch.dtype)
 
 def _merged_copy(model: PeftModel, config: BaseConfig) -> PreTrainedModel:
     """Return the base, loaded anew and de-quantized, with `model`'s adapter merged into it."""
-    import peft
-
     base = load_base(config, keep_dropout=True).model
     if config.quantization is not None:
         dequantize: Any = base.dequantize
         base = dequantize()
     try:
-        with TemporaryDirectory() as folder, backbone.without_future_warnings():
+        with TemporaryDirectory() as folder:
             backbone.write_adapter(model, Path(folder), base_name=config.base)
-            adapted = peft.PeftModel.from_pretrained(base, folder)
+            adapted: Any = backbone.apply_adapter(base, Path(folder))
         _untie(base)
         merged: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)
         _record_tying(merged)

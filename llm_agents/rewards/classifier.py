@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from llm_agents.errors import UserError
 from llm_agents.messages import quietly, say_once
 from llm_agents.policies.adapter_files import WEIGHTS_FILE, locate_adapter
-from llm_agents.policies.backbone import adapter_config
+from llm_agents.policies.backbone import adapter_config, apply_adapter
 from llm_agents.policies.bundled import resolve_base
 from llm_agents.policies.chat_format import write_chat
 from llm_agents.policies.model_digest import text_model_version
@@ -411,7 +411,6 @@ def _load_adapted(
         UserError: The adapter has no trained head, is of a kind that changes the input, or does not
             fit its base.
     """
-    import peft
     from safetensors import safe_open
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -443,7 +442,7 @@ def _load_adapted(
         with torch.no_grad():
             for key in set(report["missing_keys"]) | replaced:  # the adapter's take their place
                 loaded.get_parameter(key).zero_()
-        adapted: Any = peft.PeftModel.from_pretrained(loaded, folder, config=config)
+        adapted: Any = apply_adapter(loaded, folder, config)
         has_own = (folder / "tokenizer_config.json").is_file()
         tokenizer = AutoTokenizer.from_pretrained(folder if has_own else base)
     except (OSError, ValueError, RuntimeError) as error:
