@@ -22,10 +22,15 @@ from llm_agents import __version__
 from llm_agents.command_line import (
     PLAYER_OPTIONS,
     Parser,
+    aggregate_parser,
+    doctor_parser,
+    env_parser,
     evaluate_parser,
     player_name,
     player_options,
+    plot_parser,
     publish_parser,
+    pull_parser,
     run_parser,
     split_options,
     watch_parser,
@@ -53,6 +58,7 @@ usage: lightning VERB …
   watch NAME           episodes in the terminal; --html, --gif, --mp4, --cast write a replay
   plot RUN…            curves of runs and bars of what they reached, seeds together
   aggregate RUN…       finished runs over seeds, algorithms and tasks as one table
+  env [list|show|check NAME] worlds: which there are, what one shows, what spoils training
   zoo [list|show NAME] adapters, reward models and agents by name; add, card keep one
   publish DIR          send what was trained to the Hub
   pull ID              copy it from the Hub
@@ -316,22 +322,7 @@ def watch(words: list[str]) -> int:
 
 def plot(words: list[str]) -> int:
     """Draw learning curves, and bars of what was reached."""
-    parser = Parser(
-        prog="lightning plot",
-        description="Learning curves of runs in worlds, and what runs reached as bars; runs of one "
-        "recipe that differ in seed and folder only are one curve or bar, with an interval.",
-    )
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="[LABEL=]RUN",
-        help="a run's folder, its recipe's name or NEWEST; equal labels are one curve",
-    )
-    parser.add_argument("--out", default="learning_curves.png", metavar="FILE", help="the picture")
-    parser.add_argument(
-        "--published", type=Path, metavar="FILE", help="Motif's curves, motif_results.pkl, below"
-    )
-    given = parser.parse_args(words)
+    given = plot_parser().parse_args(words)
     from llm_agents.subjects import check_inputs, check_outputs, run_folders
 
     runs = run_folders(given.runs, ("metrics.csv", "results.json"), "plot")
@@ -346,17 +337,7 @@ def plot(words: list[str]) -> int:
 
 def aggregate(words: list[str]) -> int:
     """Put finished runs into one table."""
-    parser = Parser(
-        prog="lightning aggregate",
-        description="Finished runs as one table, over their seeds: a CSV with the columns of "
-        "A-LoL's aggregation, one of each task and one of single runs beside it, Markdown, and a "
-        "picture with intervals.",
-    )
-    parser.add_argument(
-        "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder, or one that holds some"
-    )
-    parser.add_argument("--out", default="aggregate.csv", metavar="FILE", help="the CSV")
-    given = parser.parse_args(words)
+    given = aggregate_parser().parse_args(words)
     from llm_agents.subjects import check_outputs, run_folders
 
     runs = run_folders(given.runs, ("results.json", "*/results.json"), "aggregate")
@@ -395,6 +376,17 @@ def zoo(words: list[str]) -> int:
         return 0
     print_entries(list_entries())
     return 0
+
+
+def env(words: list[str]) -> int:
+    """Show worlds, or look for what spoils training in one."""
+    given = env_parser().parse_args(words)
+    sys.path.append(str(Path.cwd()))
+    from llm_agents.envs.catalog import answer
+
+    text, is_sound = answer(**vars(given))
+    print(text)
+    return int(not is_sound)
 
 
 def publish(words: list[str]) -> int:
@@ -447,13 +439,7 @@ def _publish_section(folder: Path) -> dict[str, Value]:
 
 def pull(words: list[str]) -> int:
     """Copy what somebody trained from the Hub."""
-    parser = Parser(
-        prog="lightning pull", description="Copy an adapter, a reward or an agent from the Hub."
-    )
-    parser.add_argument("name", metavar="ID", help="Hub id OWNER/NAME, or a zoo name on the Hub")
-    parser.add_argument("--to", metavar="DIR", help="folder; checkpoints/NAME by default")
-    parser.add_argument("--revision", help="branch, tag or commit")
-    given = parser.parse_args(words)
+    given = pull_parser().parse_args(words)
     from llm_agents.subjects import check_pulled
 
     check_pulled(given.name, given.to)
@@ -465,11 +451,7 @@ def pull(words: list[str]) -> int:
 
 def doctor(words: list[str]) -> int:
     """Say what this machine has."""
-    parser = Parser(
-        prog="lightning doctor", description="What this machine has, and what it lacks."
-    )
-    parser.add_argument("--offline", action="store_true", help="don't try to reach the Hub")
-    given = parser.parse_args(words)
+    given = doctor_parser().parse_args(words)
     from llm_agents.doctor import examine
 
     findings = examine(offline=given.offline)
@@ -484,6 +466,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "watch": watch,
     "plot": plot,
     "aggregate": aggregate,
+    "env": env,
     "zoo": zoo,
     "publish": publish,
     "pull": pull,

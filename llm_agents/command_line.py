@@ -317,6 +317,88 @@ def publish_parser() -> Parser:
     return parser
 
 
+def plot_parser() -> Parser:
+    """Return the parser of ``lightning plot``."""
+    parser = Parser(
+        prog="lightning plot",
+        description="Learning curves of runs in worlds, and what runs reached as bars; runs of one "
+        "recipe that differ in seed and folder only are one curve or bar, with an interval.",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="[LABEL=]RUN",
+        help="a run's folder, its recipe's name or NEWEST; equal labels are one curve",
+    )
+    parser.add_argument("--out", default="learning_curves.png", metavar="FILE", help="the picture")
+    parser.add_argument(
+        "--published", type=Path, metavar="FILE", help="Motif's curves, motif_results.pkl, below"
+    )
+    return parser
+
+
+def aggregate_parser() -> Parser:
+    """Return the parser of ``lightning aggregate``."""
+    parser = Parser(
+        prog="lightning aggregate",
+        description="Finished runs as one table, over their seeds: a CSV with the columns of "
+        "A-LoL's aggregation, one of each task and one of single runs beside it, Markdown, and a "
+        "picture with intervals.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="[LABEL=]RUN", help="a run's folder, or one that holds some"
+    )
+    parser.add_argument("--out", default="aggregate.csv", metavar="FILE", help="the CSV")
+    return parser
+
+
+def doctor_parser() -> Parser:
+    """Return the parser of ``lightning doctor``."""
+    parser = Parser(
+        prog="lightning doctor", description="What this machine has, and what it lacks."
+    )
+    parser.add_argument("--offline", action="store_true", help="don't try to reach the Hub")
+    return parser
+
+
+def pull_parser() -> Parser:
+    """Return the parser of ``lightning pull``."""
+    parser = Parser(
+        prog="lightning pull", description="Copy an adapter, a reward or an agent from the Hub."
+    )
+    parser.add_argument("name", metavar="ID", help="Hub id OWNER/NAME, or a zoo name on the Hub")
+    parser.add_argument("--to", metavar="DIR", help="folder; checkpoints/NAME by default")
+    parser.add_argument("--revision", help="branch, tag or commit")
+    return parser
+
+
+def env_parser() -> Parser:
+    """Return the parser of ``lightning env``."""
+    parser = Parser(prog="lightning env", description="The worlds: which there are, and how sound.")
+    verbs = parser.add_subparsers(dest="verb", metavar="list|show|check", parser_class=Parser)
+    verbs.add_parser("list", help="all of them (the default)")
+    for verb, what in (
+        ("show", "what one shows and offers"),
+        ("check", "play one, and say what would spoil training in it"),
+    ):
+        one = verbs.add_parser(verb, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        one.add_argument("name", metavar="NAME", help="a name, module:Class, gym:ID")
+        one.add_argument(
+            "--option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="an option of the world, as in a recipe's `world_options`; may be repeated",
+        )
+        one.add_argument("--seed", type=int, default=0, metavar="N", help="of the world (0)")
+        if verb == "check":
+            one.add_argument("--episodes", type=int, default=8, metavar="N", help="played (8)")
+            one.add_argument(
+                "--max-steps", type=int, default=300, metavar="N", help="of an episode (300)"
+            )
+    return parser
+
+
 def zoo_parser() -> Parser:
     """Return the parser of ``lightning zoo``."""
     parser = Parser(prog="lightning zoo", description="What was trained, by name.")

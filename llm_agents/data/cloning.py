@@ -20,7 +20,7 @@ from llm_agents.types import Demonstrations
 
 _logger = logging.getLogger(__name__)
 
-WorldOptions = dict[str, bool | int | float | str | list[float] | list[str] | None]
+WorldOptions = dict[str, Any]  # of any world; each checks its own
 
 
 class CloningData(LightningDataModule):

@@ -28,7 +28,7 @@ from llm_agents.whole_files import write_text
 
 _logger = logging.getLogger(__name__)
 
-WorldOptions = dict[str, bool | int | float | str | list[float] | list[str] | None]
+WorldOptions = dict[str, Any]  # of any world; each checks its own
 
 
 class Slot:

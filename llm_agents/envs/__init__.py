@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_agents.envs.adapted import AdaptedWorld
 from llm_agents.envs.babyai import BabyAIText
 from llm_agents.envs.babyai_prompts import BabyAIPrompt
 from llm_agents.envs.base import Observation, Step, TextEnv
@@ -17,6 +18,7 @@ from llm_agents.envs.virtualhome_entertainment import Entertainment
 from llm_agents.envs.virtualhome_food import FoodPreparation
 
 __all__ = [
+    "AdaptedWorld",
     "BabyAIPrompt",
     "BabyAIText",
     "CaseStudy",

@@ -1,6 +1,7 @@
 """The worlds by name: `make_world` builds one from the name and options of a recipe.
 
-A world of your own needs no entry: name it ``package.module:Class``.
+A world of your own needs no entry: name it ``package.module:Class``, and one with Gymnasium's
+interface ``gym:ID`` or ``gym:package.module:Class``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from textwrap import fill
 from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from llm_agents.entries import near_names
+from llm_agents.envs.adapted import PREFIX, AdaptedWorld
 from llm_agents.envs.babyai import WORLDS as BABYAI
 from llm_agents.envs.babyai import BabyAIText
 from llm_agents.envs.base import TextEnv
@@ -63,7 +65,8 @@ def make_world(name: str, **options: object) -> TextEnv:
     """Return a new world.
 
     Args:
-        name: One of `world_names`, or ``package.module:Class`` for a world of your own.
+        name: One of `world_names`, ``package.module:Class`` for a world of your own, or ``gym:``
+            and what `AdaptedWorld` takes for one with Gymnasium's interface.
         options: Keyword arguments of the world's class, other than those that the name fixes.
 
     Raises:
@@ -132,7 +135,7 @@ def check_world(
     Raises:
         UserError: As of `make_world`.
     """
-    if ":" in name:
+    if ":" in name and not name.startswith(PREFIX):
         if imports:
             _own_world(name)
         return
@@ -165,6 +168,8 @@ def _check_options(name: str, world: _World, options: Mapping[str, object]) -> N
 
 def _own_world(name: str) -> _World:
     """Return a world that no table names, by its import path."""
+    if name.startswith(PREFIX):
+        return _World(AdaptedWorld, {"make": name.removeprefix(PREFIX)}, has_engine=True)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UserError(f"expected a world, got `{name}`: {_near_worlds(name)}")

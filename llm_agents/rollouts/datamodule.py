@@ -26,7 +26,7 @@ from llm_agents.types import Agent, Rollout
 
 _logger = logging.getLogger(__name__)
 
-WorldOptions = dict[str, bool | int | float | str | list[float] | None]
+WorldOptions = dict[str, Any]  # of any world; each checks its own
 
 
 class RolloutStream(Stream):
