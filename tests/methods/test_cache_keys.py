@@ -239,6 +239,9 @@ def test_training_responses_are_scored_as_texts(tmp_path: Path) -> None:
         def table_size(self) -> int:
             return 1
 
+        def table_rewards(self) -> torch.Tensor:
+            return torch.full((1,), torch.nan)
+
         def table_texts(self) -> tuple[list[Prompt], list[str]]:
             return [(Turn("user", "a"),)], [self.text]
 
