@@ -386,6 +386,7 @@ def test_merging_dequantizes_and_keeps_the_function(make_policy, make_batch, tmp
     torch.testing.assert_close(merged.log_probs(batch), policy.log_probs(batch), atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_without_bitsandbytes_all_else_works_and_the_extra_is_named(cache_root, tmp_path):
     code = (
         "import sys\n"

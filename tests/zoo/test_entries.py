@@ -28,6 +28,15 @@ ADAPTERS = [path for path in ENTRIES if (path / "adapter_config.json").is_file()
 names = {"ids": lambda path: path.name}
 
 
+def one_of_each(entries: list[Path]) -> list[object]:
+    """Return entries as parameters, of which all but the first of each method are slow."""
+    methods = [path.name.split("-")[0] for path in entries]
+    return [
+        pytest.param(path, marks=pytest.mark.slow if method in methods[:index] else ())
+        for index, (path, method) in enumerate(zip(entries, methods, strict=True))
+    ]
+
+
 @pytest.mark.parametrize("entry", ENTRIES, **names)
 def test_an_entry_is_whole_small_and_free_of_paths(entry: Path) -> None:
     found = {path.name for path in entry.iterdir()}
@@ -53,7 +62,7 @@ def test_an_entry_loads_by_its_name(
     load_pretrained(entry.name, device="cpu")
 
 
-@pytest.mark.parametrize("entry", ENTRIES, **names)
+@pytest.mark.parametrize("entry", one_of_each(ENTRIES), **names)
 def test_an_entry_goes_to_the_hub_and_loads_by_its_id(
     entry: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -65,7 +74,7 @@ def test_an_entry_goes_to_the_hub_and_loads_by_its_id(
         assert (there / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("entry", ADAPTERS, **names)
+@pytest.mark.parametrize("entry", one_of_each(ADAPTERS), **names)
 def test_plain_peft_loads_an_adapter(entry: Path) -> None:
     """The same logits as here, of the same base, which PEFT is given: the Hub's is not rounded."""
     policy = load_policy(str(entry), device="cpu")
