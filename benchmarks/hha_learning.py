@@ -45,6 +45,10 @@ POLICY_PROMPT_TOKENS, POLICY_RESPONSE_TOKENS = 96, 48
 LONG_PROMPT_TOKENS, LONG_RESPONSE_TOKENS = 200, 96
 TEST_PROMPTS, VALIDATION_PROMPTS, TEST_ANSWERS = 300, 64, 120
 LEARNING_RATE = 3e-4
+SOURCE = (
+    "the scored test files of A-LoL's release (its data/hh_test, PRO's format), split by "
+    "`python benchmarks/hha_learning.py --data DIR --split-only` in a clone of llm_agents"
+)
 
 LIMITS = {
     "data.max_prompt_tokens": POLICY_PROMPT_TOKENS,
@@ -159,7 +163,8 @@ def sources(split: Path, train: str) -> dict[str, object]:
     return {
         "data.train": str(split / f"{train}.jsonl"),
         "data.validation": str(split / "validation.jsonl"),
-        "data.test": [str(split / "test.jsonl")],
+        "data.test": ["sample", str(split / "test.jsonl")],  # the first one everybody has
+        "publish.data_source": SOURCE,
     }
 
 
@@ -270,7 +275,7 @@ def summarize(work: Path, seeds: Sequence[int], steps: int) -> dict[str, Any]:
             continue
         found = [read_results(work / f"{objective.name}-{seed}") for seed in done]
         baseline = [read_results(work / f"nll-{seed}") for seed in done]
-        tests = [entry.tests[-1] for entry in found]
+        tests = [next(t for t in entry.tests if t.name == "test") for entry in found]
         rows[objective.name] = {
             "seeds": done,
             "reward": interval(combine_seeds(found)["test"]),
@@ -327,6 +332,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument(
+        "--split-only", action="store_true", help="write the split that the entries name, and stop"
+    )
+    parser.add_argument(
         "--summarize", action="store_true", help="run nothing: the table of what has finished"
     )
     parser.add_argument(
@@ -335,6 +343,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="optimizer steps of each objective")
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
+    if options.split_only:
+        prepare(options.data, options.work)
+        return
     if options.judge_again:
         judge_again(options.work)
     elif not options.summarize:

@@ -59,7 +59,7 @@ usage: lightning VERB …
   plot RUN…            curves of runs and bars of what they reached, seeds together
   aggregate RUN…       finished runs over seeds, algorithms and tasks as one table
   env [list|show|check NAME] worlds: which there are, what one shows, what spoils training
-  zoo [list|show NAME] adapters, reward models and agents by name; add, card keep one
+  zoo [list|show NAME] adapters, reward models and agents by name; check measures them again
   publish DIR          send what was trained to the Hub
   pull ID              copy it from the Hub
   doctor               what this machine has, and the cure for what is missing
@@ -244,8 +244,9 @@ def evaluate(words: list[str]) -> int:
         reward=given.reward,
         num_prompts=given.num_prompts,
         max_new_tokens=given.max_new_tokens,
-        against=given.against,
+        against=tuple(given.against),
         out=Path(given.out) if given.out else default_folder(given.name),
+        is_own_recipe=given.recipe is None,
     )
     judged = JudgeConfig(given.judge, given.judge_model) if given.judge else None
     evaluate_named(request, judged)
@@ -268,6 +269,7 @@ def _evaluate_agent(given: argparse.Namespace, recipe: dict[str, Value]) -> int:
         out=Path(given.out) if given.out else default_folder(given.name),
         reward=given.reward,
         options=PlayerOptions(**player_options(given)),
+        is_own_recipe=given.recipe is None,
     )
     if given.suite:
         from llm_agents.training.suites import SuiteRequest, evaluate_suite_named
@@ -360,17 +362,22 @@ def zoo(words: list[str]) -> int:
 
         print(describe_entry(show(run_called(given.name))))
         return 0
+    if given.verb == "check":
+        from llm_agents.subjects import find_subject
+        from llm_agents.training.entry_checks import check_entries
+
+        sys.path.append(str(Path.cwd()))  # a recipe may name classes of the user's own
+        own = lambda name: _recipe_of(find_subject(name), None)  # noqa: E731  (one expression)
+        return check_entries(given.names, own, data=given.data, out=given.out, table=given.csv)
     if given.verb in ("add", "card"):
         from llm_agents.subjects import trained_folder
 
         folder = trained_folder(given.folder, needs_results=True)
         from llm_agents.training.keeping import add_entry, write_card
 
-        made = (
-            add_entry(folder, given.name, rounded=given.bf16, replace=given.replace)
-            if given.verb == "add"
-            else write_card(folder)
-        )
+        keep = add_entry if given.verb == "add" else write_card
+        options = {k: value for k, value in vars(given).items() if k not in ("verb", "folder")}
+        made = keep(folder, **options)
         for line in made:
             print(line)
         return 0

@@ -153,7 +153,11 @@ def evaluate_parser() -> Parser:
         "--num-prompts", type=positive, metavar="N", help="prompts of each test set"
     )
     parser.add_argument(
-        "--against", metavar="NAME", help="another policy, compared prompt by prompt"
+        "--against",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another policy, compared prompt by prompt; may be given several times",
     )
     parser.add_argument(
         "--judge", metavar="URL", help="OpenAI-compatible server that compares the answers"
@@ -402,15 +406,38 @@ def env_parser() -> Parser:
 def zoo_parser() -> Parser:
     """Return the parser of ``lightning zoo``."""
     parser = Parser(prog="lightning zoo", description="What was trained, by name.")
-    verbs = parser.add_subparsers(dest="verb", metavar="list|show|add|card", parser_class=Parser)
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="list|show|check|add|card", parser_class=Parser
+    )
     verbs.add_parser("list", help="all of them (the default)")
     one = verbs.add_parser("show", help="one of them, with its numbers")
     one.add_argument("name", metavar="NAME")
+    check = verbs.add_parser("check", help="evaluate entries again, beside the numbers they keep")
+    check.add_argument(
+        "names", nargs="*", metavar="NAME", help="zoo names, folders, Hub ids; all that came along"
+    )
+    check.add_argument(
+        "--data", action="append", default=[], metavar="FILE", help="test set that is not bundled"
+    )
+    check.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("evaluations/check"),
+        help="where the new results go (evaluations/check)",
+    )
+    check.add_argument("--csv", metavar="FILE", type=Path, help="write the table too")
     add = verbs.add_parser("add", help="keep what a run trained in checkpoints/, with a card")
     add.add_argument("folder", metavar="DIR", help="folder of what was trained, or of its run")
     add.add_argument("--name", metavar="NAME", help="by default METHOD-TASK-BASE")
-    add.add_argument("--bf16", action="store_true", help="round the weights; then evaluate again")
+    rounding = "round the weights; then evaluate again"
+    add.add_argument("--bf16", action="store_true", dest="rounded", help=rounding)
     add.add_argument("--replace", action="store_true", help="an entry of that name")
+    add.add_argument(
+        "--selection",
+        metavar="TEXT",
+        help="how it was chosen among several trainings, for the card",
+    )
     card = verbs.add_parser("card", help="write an entry's card anew from its files")
     card.add_argument("folder", metavar="DIR")
     return parser

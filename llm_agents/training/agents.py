@@ -21,7 +21,6 @@ from llm_agents.evaluation import (
     RandomAgent,
     World,
     print_table,
-    write_results,
 )
 from llm_agents.evaluation.baselines import BotAgent, WorldPlayer
 from llm_agents.evaluation.episodes import BOT, RANDOM, TRAINED, ZERO_SHOT
@@ -42,6 +41,7 @@ from llm_agents.rollouts import SymbolicRollouts, TextRollouts
 from llm_agents.rollouts.symbolic import SymbolicAgent
 from llm_agents.served_models import is_served
 from llm_agents.training.building import instantiate
+from llm_agents.training.earlier_results import keep_beside
 from llm_agents.training.nethack_agents import evaluate_games_of, nethack_folder
 from llm_agents.training.outside_agents import (
     ALL_OPTIONS,
@@ -67,6 +67,7 @@ from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import Agent, Choice, Decisions
 from llm_agents.zoo import load_policy
 from llm_agents.zoo.hub import find_folder
+from llm_agents.zoo.integrity import weights_digest
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class AgentRequest:
         out: Where results go.
         reward: Reward of messages, in NetHack; the recipe's if None.
         options: How a model plays that was not trained in a world.
+        is_own_recipe: Whether it was trained with the recipe.
     """
 
     name: str
@@ -146,6 +148,21 @@ class AgentRequest:
     out: Path
     reward: str | None = None
     options: PlayerOptions = field(default_factory=PlayerOptions)
+    is_own_recipe: bool = True
+
+    def known(self, folder: Path | None) -> dict[str, Any]:
+        """Return what results keep of the training: its seed, if the recipe tells it, and weights.
+
+        Args:
+            folder: Of the agent; None if nothing was trained.
+        """
+        seed = self.recipe.get("seed_everything")
+        is_known = folder is not None and self.is_own_recipe and isinstance(seed, int)
+        weights = None if folder is None else weights_digest(folder)
+        return {
+            **({"training_seed": seed} if is_known else {}),
+            **({"weights": weights} if weights else {}),
+        }
 
 
 def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults:
@@ -155,12 +172,11 @@ def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults
         UserError: It can't be found, or nothing says which worlds are to be played.
     """
     seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
-    results: EpisodeResults | GamesResults
     is_named = request.name not in SCRIPTED and not is_served(request.name)
     folder = nethack_folder(request.name) if is_named else None
     if folder is not None:
         request.options.refuse(ALL_OPTIONS, f"`{request.name}` plays as it was trained")
-        results = evaluate_games_of(
+        games = evaluate_games_of(
             folder,
             request.name,
             request.recipe,
@@ -168,13 +184,17 @@ def evaluate_agent_named(request: AgentRequest) -> EpisodeResults | GamesResults
             num_games=request.episodes,
             reward=request.reward,
         )
-        write_results(request.out, results)
-        print_table(results)
-        return results
+        games = replace(games, details={**games.details, **request.known(folder)})
+        kept = keep_beside(games, request.out)
+        print_table(kept)
+        return kept
     for world in request.worlds:
         check_world(world)
     is_asked = is_served(request.name) or request.options.mode in ("choose", "write")
     player = named_player(request, journal_in(request.out) if is_asked else None)
+    if player.label == TRAINED:
+        known = request.known(agent_folder(request.name))
+        player = replace(player, details={**player.details, **known})
     home = home_of(request.recipe)
     if not (request.worlds or home.names):
         raise UserError(
@@ -214,9 +234,9 @@ def _results(
         label=player.label,
         unfinished=unfinished,
     )
-    write_results(out, results)
+    kept = keep_beside(results, out)
     unfinished.discard()
-    return results
+    return kept
 
 
 def _asked_results(
@@ -241,9 +261,9 @@ def _asked_results(
     )
     report = {**agent.report(), "seconds": round(agent.seconds, 3), "worlds": counts}
     results = replace(results, details={**results.details, "player": report})
-    write_results(out, results)
+    kept = keep_beside(results, out)
     finish_journal(agent, out)
-    return results
+    return kept
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from llm_agents.data import MotifData, OfflineDataModule
@@ -47,6 +48,7 @@ from llm_agents.training.portraits import CURVE, draw_run
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
 from llm_agents.zoo.layout import RECIPE_FILE, REWARD_FILE, AdapterInfo, replace_folder
+from llm_agents.zoo.outside_files import find_files, write_files
 
 if TYPE_CHECKING:
     from llm_agents.training.run_folder import RunFolder
@@ -92,6 +94,7 @@ def save_trained(
             heads=tuple(sorted(path.stem for path in unfinished.glob("*_head.safetensors"))),
         ).write(unfinished)
     (unfinished / RECIPE_FILE).write_text(recipe, encoding="utf8")
+    write_files(unfinished, find_files(yaml.safe_load(recipe) or {}))  # as they are now
     replace_folder(unfinished, folder)
     log.info("%s: %s", "adapter" if isinstance(policy, LanguagePolicy) else "network", folder)
 

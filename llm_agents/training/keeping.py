@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -15,13 +16,13 @@ from safetensors import safe_open
 from llm_agents.errors import UserError
 from llm_agents.evaluation.results import RESULTS_FILE
 from llm_agents.training.publishing import attach_replay
-from llm_agents.training.relocating import named_by_the_zoo
 from llm_agents.whole_files import write_tensors
 from llm_agents.zoo.card import build_card, check_card
-from llm_agents.zoo.facts import AGAINST, CardFacts, gather_facts
+from llm_agents.zoo.facts import CardFacts, against_folders, gather_facts
 from llm_agents.zoo.integrity import write_hashes
-from llm_agents.zoo.layout import CARD_FILE, RECIPE_FILE, entry_folder, is_entry, replace_folder
+from llm_agents.zoo.layout import CARD_FILE, entry_folder, is_entry, replace_folder
 from llm_agents.zoo.privacy import refuse_private
+from llm_agents.zoo.provenance import Provenance
 from llm_agents.zoo.publishing import map_base, refuse_unfit, stage
 from llm_agents.zoo.registry import size_of
 
@@ -37,6 +38,7 @@ def add_entry(
     *,
     rounded: bool = False,
     replace: bool = False,
+    selection: str | None = None,
     root: Path | None = None,
 ) -> Iterator[str]:
     """Copy what was trained to ``checkpoints/``, with digests, provenance, replay and card.
@@ -47,6 +49,7 @@ def add_entry(
         rounded: Round the weights to bfloat16. They are others then: the results are left behind,
             and the card waits for an evaluation of the rounded ones.
         replace: Replace an entry of that name.
+        selection: How it was chosen among several trainings, for the card.
         root: Folder of ``checkpoints/``; the working folder by default.
 
     Yields:
@@ -67,7 +70,7 @@ def add_entry(
         raise UserError(f"there is an entry `{target}`: give `--replace`, or another `--name`")
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{name}.{os.getpid()}.unfinished")
-    _stage_entry(source, unfinished, target.parent)
+    yield from _stage_entry(source, unfinished, target.parent, selection)
     if rounded:
         _round(unfinished)
         (unfinished / RESULTS_FILE).unlink()
@@ -92,6 +95,18 @@ def add_entry(
         yield f"lightning evaluate {target} && lightning zoo card {target}"
 
 
+def _stage_entry(
+    source: Path, unfinished: Path, checkpoints: Path, selection: str | None
+) -> list[str]:
+    """Copy what belongs into an entry; return a line for each path that got another name."""
+    _, renamed = stage(source, unfinished, checkpoints=checkpoints)
+    map_base(unfinished, None, [])
+    if selection is not None:
+        known = Provenance.read(unfinished) or Provenance()
+        dataclasses.replace(known, selection=selection.strip().rstrip(".")).write(unfinished)
+    return renamed
+
+
 def write_card(folder: Path) -> Iterator[str]:
     """Write the card, digests and replay of an entry anew from its files.
 
@@ -114,9 +129,9 @@ def facts_of(folder: Path, name: str) -> CardFacts:
     stage(folder, scratch)
     try:
         base, revision = map_base(scratch, None, warnings)
+        return gather_facts(folder, name, base, revision, staged=scratch)
     finally:
         shutil.rmtree(scratch)
-    return gather_facts(folder, name, base, revision)
 
 
 def default_name(facts: CardFacts) -> str:
@@ -134,21 +149,11 @@ def _write_card(folder: Path, name: str) -> None:
 
 
 def _keep_comparison(source: Path, target: Path) -> None:
-    """Copy the numbers of the policy that the card compares with, if there are any."""
-    path = source / AGAINST / RESULTS_FILE
-    if path.is_file():
-        (target / AGAINST).mkdir()
-        shutil.copyfile(path, target / AGAINST / RESULTS_FILE)
-
-
-def _stage_entry(source: Path, folder: Path, checkpoints: Path) -> None:
-    """Copy what belongs into an entry; its recipe calls rewards as the zoo does."""
-    stage(source, folder)
-    map_base(folder, None, [])
-    recipe = folder / RECIPE_FILE
-    if recipe.is_file():
-        text = recipe.read_text(encoding="utf8")
-        recipe.write_text(named_by_the_zoo(text, checkpoints), encoding="utf8")
+    """Copy the numbers of the policies that the card compares with, if there are any."""
+    for folder in against_folders(source):
+        if (folder / RESULTS_FILE).is_file():
+            (target / folder.name).mkdir()
+            shutil.copyfile(folder / RESULTS_FILE, target / folder.name / RESULTS_FILE)
 
 
 def _round(folder: Path, names: str = "*.safetensors") -> None:

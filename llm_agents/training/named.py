@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import seed_everything
 
 from llm_agents.data import HHAData, MotifData, OfflineDataModule
+from llm_agents.entries import is_whole_model, zoo_name
 from llm_agents.errors import UserError
 from llm_agents.evaluation import (
     MessageRewardResults,
@@ -23,16 +24,22 @@ from llm_agents.evaluation import (
 )
 from llm_agents.judge import JudgeConfig, judge, make_pairs, tally
 from llm_agents.policies import LanguagePolicy
+from llm_agents.policies.bundled import ALIASES
 from llm_agents.rewards import CallableReward, MessageReward, PolicyReward
 from llm_agents.served_models import ServedModel, is_served
 from llm_agents.training.building import instantiate
-from llm_agents.training.evaluating import keep_results, policy_results, reward_results
-from llm_agents.training.relocating import relocated
+from llm_agents.training.earlier_results import keep_beside
+from llm_agents.training.evaluating import policy_results, reward_results
+from llm_agents.training.evaluation_files import EvaluationFiles
 from llm_agents.training.session import quieten_lightning
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.types import GenerationConfig, Reward
 from llm_agents.zoo import load_policy, load_pretrained
+from llm_agents.zoo.facts import AGAINST
+from llm_agents.zoo.hub import find_folder
+from llm_agents.zoo.integrity import weights_digest
 from llm_agents.zoo.layout import AdapterInfo
+from llm_agents.zoo.outside_files import read_files
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +55,9 @@ class Request:
         reward: Judge in place of the recipe's: a reward model, or ``package.module:function``.
         num_prompts: Prompts of each test set.
         max_new_tokens: Longest answer.
-        against: Another policy, answering the same prompts.
+        against: Other policies, answering the same prompts.
         out: Where results go.
+        is_own_recipe: Whether it was trained with the recipe.
     """
 
     name: str
@@ -58,8 +66,9 @@ class Request:
     reward: str | None
     num_prompts: int | None
     max_new_tokens: int | None
-    against: str | None
+    against: tuple[str, ...]
     out: Path
+    is_own_recipe: bool = True
 
 
 def evaluate_named(
@@ -75,6 +84,8 @@ def evaluate_named(
         UserError: It can't be found, or there is nothing to evaluate it on.
     """
     quieten_lightning()
+    if len(request.against) != 1 and judged is not None:
+        raise UserError("`--judge` compares with one other policy: give one `--against`")
     seed_everything(int(request.recipe.get("seed_everything") or 0), verbose=False)
     subject = load_pretrained(request.name)
     if isinstance(subject, MessageReward):
@@ -89,28 +100,68 @@ def evaluate_named(
                 f"`{request.name}` is a reward model, which is compared with the data's own "
                 "preferences: leave `--against` and `--reward` out"
             )
-        found = reward_results(subject, data, config, {})
-        keep_results(found, [request.out])
-        print_table(found)
-        return found
+        found = reward_results(subject, data, config, known_of(request))
+        agreement = keep_beside(found, request.out)
+        print_table(agreement)
+        return agreement
     reward = build_reward(request, config)
     generation = build_generation(request, config)
 
-    def answers(policy: LanguagePolicy, name: str) -> Results:
-        return policy_results(policy, reward, data, generation, config, name=name, details={})
+    def answers(policy: LanguagePolicy, name: str, details: dict[str, Any]) -> Results:
+        return policy_results(policy, reward, data, generation, config, name=name, details=details)
 
-    results = answers(subject, request.name)
-    keep_results(results, [request.out])
-    if request.against is None:
-        print_table(results)
-        return results
+    results = answers(subject, request.name, known_of(request))
+    kept = keep_beside(results, request.out)
+    if not request.against:
+        print_table(kept)
+        return kept
     del subject
-    other_policy = load_policy(request.against)
-    other = answers(other_policy, request.against)
-    keep_results(other, [request.out / "against"])
-    print_table([results, other])
-    _compare(results, other, judged, request.out)
+    others = []
+    for place, name in enumerate(request.against):
+        other_policy = load_policy(name)
+        others.append(answers(other_policy, name, {}))
+        del other_policy
+        keep_beside(others[-1], against_folder(request.out, place))
+    print_table([results, *others])
+    for other in others:
+        _compare(results, other, judged, request.out)
     return results
+
+
+def against_folder(out: Path, place: int) -> Path:
+    """Return where the results of the policy that was named in some place of ``--against`` go."""
+    return out / (AGAINST if place == 0 else f"{AGAINST}-{place + 1}")
+
+
+def known_of(request: Request) -> dict[str, Any]:
+    """Return what is known of what is evaluated, beside the numbers: how it was trained."""
+    if request.name in ALIASES:
+        return {}
+    folder = _folder_of(request.name)
+    info = AdapterInfo.read(folder)
+    details: dict[str, Any] = {"weights": weights_digest(folder)}
+    if info is not None:
+        details |= {"method": info.method, "task": info.task}
+    seed = request.recipe.get("seed_everything")
+    if request.is_own_recipe and isinstance(seed, int):
+        details["training_seed"] = seed
+    return {key: value for key, value in details.items() if value is not None}
+
+
+def files_of(request: Request) -> EvaluationFiles:
+    """Return what is known of the files that the recipe of what is evaluated names."""
+    if request.name in ALIASES or not request.is_own_recipe:
+        return EvaluationFiles(request.name)
+    publish = request.recipe.get("publish")
+    source = publish.get("data_source") if isinstance(publish, Mapping) else None
+    files = read_files(_folder_of(request.name))
+    return EvaluationFiles(request.name, tuple(files), source if isinstance(source, str) else None)
+
+
+def _folder_of(name: str) -> Path:
+    """Return the folder of what is evaluated."""
+    folder = Path(name).expanduser()
+    return folder if is_whole_model(folder) else find_folder(name)
 
 
 def _judge_messages(reward: MessageReward, request: Request) -> MessageRewardResults:
@@ -119,7 +170,7 @@ def _judge_messages(reward: MessageReward, request: Request) -> MessageRewardRes
     Raises:
         UserError: An option means nothing for it, or nothing says which pairs were held out.
     """
-    given = {"--against": request.against, "--reward": request.reward}
+    given = {"--against": bool(request.against), "--reward": request.reward}
     wrong = [option for option, value in given.items() if value]
     if wrong or len(request.data) > 1:
         raise UserError(
@@ -135,16 +186,17 @@ def _judge_messages(reward: MessageReward, request: Request) -> MessageRewardRes
     if request.data:
         section["init_args"] = {**(section.get("init_args") or {}), "folder": request.data[0]}
     config = evaluation_config(request)
-    details = {"method": "motif_reward", "task": "motif"}
+    arguments = dict(section.get("init_args") or {})
+    arguments["folder"] = files_of(request).folder(str(arguments.get("folder")))
     results = evaluate_message_reward(
         reward,
-        instantiate(MotifData, section),
+        instantiate(MotifData, {**section, "init_args": arguments}),
         confidence=config.bootstrap.confidence,
-        details=details,
+        details={**known_of(request), "method": "motif_reward", "task": "motif"},
     )
-    keep_results(results, [request.out])
-    print_table(results)
-    return results
+    kept = keep_beside(results, request.out)
+    print_table(kept)
+    return kept
 
 
 def _compare(first: Results, second: Results, judged: JudgeConfig | None, out: Path) -> None:
@@ -168,12 +220,15 @@ def default_folder(name: str) -> Path:
     if is_served(name):
         return Path("evaluations") / ServedModel.read(name).folder_name
     folder = Path(name).expanduser()
-    return folder if folder.is_dir() else Path("evaluations") / name.replace("/", "--")
+    entry = zoo_name(name) or name
+    return folder if folder.is_dir() else Path("evaluations") / entry.replace("/", "--")
 
 
 def evaluation_config(request: Request) -> EvaluationConfig:
     """Return the recipe's section `evaluation` with the request's changes."""
-    section = request.recipe.get("evaluation") or {}
+    section = dict(request.recipe.get("evaluation") or {})
+    if request.reward is not None:
+        section.pop("reward", None)  # another one judges
     config = instantiate(EvaluationConfig, section)
     if request.num_prompts is not None:
         config = replace(config, num_prompts=request.num_prompts)
@@ -188,9 +243,7 @@ def build_data(request: Request) -> OfflineDataModule:
         tests = list(request.data) or ["sample"]
         template: dict[str, Any] = {"template": info.template} if info and info.template else {}
         return HHAData(validation=None, test=tests, **template)
-    arguments = dict(section.get("init_args") or {})
-    if request.data:
-        arguments["test"] = list(request.data)
+    arguments = files_of(request).tests(dict(section.get("init_args") or {}), request.data)
     data = instantiate(OfflineDataModule, {**section, "init_args": arguments})
     if not data.sources["test"]:
         raise UserError("expected test sets: give `--data`, the recipe's `data.test` names none")
@@ -214,7 +267,7 @@ def build_reward(request: Request, config: EvaluationConfig) -> Reward:
             f"no recipe says by which reward `{request.name}` is judged: give `--reward` with a "
             "reward model's name or `package.module:function`"
         )
-    return instantiate(Reward, relocated(section))  # type: ignore[type-abstract]  # a subclass is made
+    return instantiate(Reward, section)  # type: ignore[type-abstract]  # a subclass is made
 
 
 def build_generation(request: Request, config: EvaluationConfig) -> GenerationConfig:

@@ -23,7 +23,11 @@ from llm_agents.policies.nethack_files import (
 from llm_agents.policies.nethack_player import NetworkPlayer
 from llm_agents.rollouts import NetHackRollouts
 from llm_agents.training.building import instantiate
-from llm_agents.training.playing_nethack import NetHackHome, evaluate_nethack
+from llm_agents.training.playing_nethack import (
+    NetHackHome,
+    described_reward,
+    evaluate_nethack,
+)
 from llm_agents.training.relocating import reward_called, without_missing_reward
 from llm_agents.training.settings import EvaluationConfig
 from llm_agents.zoo.hub import find_folder
@@ -102,6 +106,7 @@ def evaluate_games_of(
         **{key: described[key] for key in kept},
         "method": name_of_class(str(described["method"])),
         "task": home.task,
+        **({} if reward else {"reward": described_reward(home.reward)}),  # what it was paid by
     }
     player = NetworkPlayer(network)
     return evaluate_nethack(player, home, config, name=name, details=details, tasks=tasks)

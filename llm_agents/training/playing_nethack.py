@@ -231,13 +231,17 @@ def baselines_of(config: EvaluationConfig) -> tuple[str, ...]:
 
 def nethack_details(agent: MotifAgent, home: NetHackHome) -> dict[str, Any]:
     """Return what is kept beside an agent's numbers."""
-    reward = home.reward
     return {
         "method": method_name(agent),
         "task": home.task,
         **agent.description(),
         "extrinsic_coef": agent.ppo.extrinsic_coef,
         "intrinsic_coef": agent.ppo.intrinsic_coef,
-        "reward": None if reward is None else {"name": reward.name, "version": reward.version},
+        "reward": described_reward(home.reward),
         **agent.outcome,
     }
+
+
+def described_reward(reward: MessageReward | None) -> dict[str, str] | None:
+    """Return what is kept of the reward of messages beside numbers."""
+    return None if reward is None else {"name": reward.name, "version": reward.version}

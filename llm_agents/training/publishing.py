@@ -16,6 +16,7 @@ from llm_agents.training.watching import WatchRequest, watch_named
 from llm_agents.zoo import PublishReport, publish
 from llm_agents.zoo.facts import REPLAYS
 from llm_agents.zoo.layout import RECIPE_FILE, kind_of
+from llm_agents.zoo.outside_files import local_paths, short_names, with_short_names
 from llm_agents.zoo.privacy import private_places
 
 log = logging.getLogger(__name__)
@@ -84,19 +85,20 @@ def check_publishing(values: Mapping[str, Any], recipe: str) -> None:
         recipe: The same as text, which is published with the weights.
 
     Raises:
-        UserError: The repository's name is none, or the recipe tells who and where the user is.
+        UserError: The repository's name is none, or the recipe tells who and where the user is in
+            other words than paths, which get other names when they are published.
     """
     repo_id = _repo_id(values)
     if repo_id is None:
         return
     if not is_hub_id(repo_id):
         raise UserError(f"expected `publish.repo_id` of the form owner/name, got `{repo_id}`")
-    faults = [f"line {number}: {what}" for number, what in private_places(recipe, strict=True)]
+    told = with_short_names(recipe, short_names(local_paths(values)))
+    faults = [f"line {number}: {what}" for number, what in private_places(told, strict=True)]
     if faults:
         raise UserError(
             f"`publish.repo_id` is set, and the recipe is published with the weights, but it would "
-            f"tell who and where you are: {'; '.join(faults[:5])}. Use paths relative to the "
-            "working folder"
+            f"tell who and where you are: {'; '.join(faults[:5])}. Leave these out"
         )
 
 

@@ -133,9 +133,11 @@ class PublishConfig:
         license: Licence identifier of the Hub.
         datasets: Hub ids of the training data.
         private: Make a new repository private.
+        data_source: Where the data files come from, or the command that makes them, for the card.
     """
 
     repo_id: str | None = None
     license: str | None = None
     datasets: tuple[str, ...] = ()
     private: bool = False
+    data_source: str | None = None

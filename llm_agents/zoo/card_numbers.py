@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -126,10 +126,10 @@ def results_section(facts: CardFacts) -> str:
     line = "|" + "---|" * len(rows[0])
     poor = [f"- {sentence}" for sentence in weaknesses(facts)]
     warning = ["**Weaker than what it is compared with:**", "", *poor, ""] if poor else []
-    return "\n".join([*warning, header, line, *body, "", note(results), *paper_table(facts.recipe)])
+    return "\n".join([*warning, header, line, *body, "", note(facts), *paper_table(facts.recipe)])
 
 
-def rows_of(results: AnyResults, against: Results | None = None) -> list[list[str]]:
+def rows_of(results: AnyResults, against: Sequence[Results] = ()) -> list[list[str]]:
     """Return the table of results, its head first."""
     if isinstance(results, RewardResults):
         return agreement_rows(results)
@@ -151,11 +151,11 @@ def agreement_rows(results: RewardResults) -> list[list[str]]:
     return rows
 
 
-def policy_rows(results: Results, against: Results | None = None) -> list[list[str]]:
-    """Return the table of a policy, and of another one beside it."""
+def policy_rows(results: Results, against: Sequence[Results] = ()) -> list[list[str]]:
+    """Return the table of a policy, and of others beside it."""
     rows = [["policy", "test set", "prompts", "reward", "words an answer", "distinct-1/2/3"]]
-    for name, each in (("this", results), (against_name(against), against)):
-        for test in () if each is None else each.tests:
+    for name, each in (("this", results), *((against_name(other), other) for other in against)):
+        for test in each.tests:
             cells = [name, test.name, f"{test.num_prompts:,}", format_interval(test.reward, 4)]
             cells.append(format_interval(test.words, 1))
             shares = ("–" if v is None else f"{v:.3f}" for v in test.distinct.values())
@@ -210,19 +210,18 @@ def _shown(value: Interval | None, digits: int) -> str:
     return "–" if value is None else format_interval(value, digits)
 
 
-def note(results: AnyResults) -> str:
+def note(facts: CardFacts) -> str:
     """Say how the numbers were measured."""
+    results = facts.results
     if isinstance(results, MessageRewardResults):
         return (
-            f"With {100 * results.confidence:g}% intervals over pairs without a tie; one training "
-            f"run. Measured {results.date}."
+            f"With {100 * results.confidence:g}% intervals over pairs without a tie; "
+            f"{_training(facts)}. Measured {results.date}."
         )
-    seed = results.details.get("training_seed")
-    trained = f"one training seed ({seed})" if seed is not None else "one training run"
     over = "prompts" if isinstance(results, Results | RewardResults) else "episodes"
     text = (
-        f"With {100 * results.bootstrap.confidence:g}% bootstrap intervals over {over}; {trained}."
-        f" Measured {results.date}."
+        f"With {100 * results.bootstrap.confidence:g}% bootstrap intervals over {over}; "
+        f"{_training(facts)}. Measured {results.date}."
     )
     if isinstance(results, Results):
         text += (
@@ -235,6 +234,12 @@ def note(results: AnyResults) -> str:
             "lengths, are in `results.json`."
         )
     return text
+
+
+def _training(facts: CardFacts) -> str:
+    """Say that the numbers are of one training, and of which."""
+    seed = facts.training_seed
+    return f"one training seed ({seed})" if seed is not None else "one training run"
 
 
 def decoding(results: Results) -> str:
@@ -333,22 +338,23 @@ def _weak_in_games(results: GamesResults) -> list[str]:
     return found
 
 
-def _weak_answers(results: Results, against: Results | None) -> list[str]:
-    """Compare a policy with another one, prompt by prompt, where both were measured."""
+def _weak_answers(results: Results, against: Sequence[Results]) -> list[str]:
+    """Compare a policy with others, prompt by prompt, where both were measured."""
     found = []
-    for entry in [] if against is None else compare(results, against):
+    pairs = [(other, entry) for other in against for entry in compare(results, other)]
+    for other, entry in pairs:
         if _low(entry.reward) <= 0:
             word = "below" if entry.reward.mean < 0 else "not clearly above"
             found.append(
-                f"On {entry.name} its reward is {word} that of {against_name(against)}: paired "
+                f"On {entry.name} its reward is {word} that of {against_name(other)}: paired "
                 f"difference {format_interval(entry.reward, 4, signed=True)}."
             )
     return found
 
 
-def against_name(against: Results | None) -> str:
-    """Return what the other policy is called; of a folder the last part."""
-    return "–" if against is None else f"`{against.name.rstrip('/').rpartition('/')[2]}`"
+def against_name(against: Results) -> str:
+    """Return what another policy is called; of a folder the last part."""
+    return f"`{against.name.rstrip('/').rpartition('/')[2]}`"
 
 
 def _compared(own: Interval, other: Interval, digits: int) -> str:

@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_agents import __version__
+from llm_agents.envs.registry import engine_extra
+from llm_agents.zoo.card_claims import (
+    began_with,
+    learned_from,
+    paid_by,
+    rounded_base,
+    selected,
+    trained_in,
+    variant,
+)
 from llm_agents.zoo.facts import CardFacts
 from llm_agents.zoo.provenance import describe
 
@@ -94,6 +104,8 @@ _QUESTION = 'question = (Turn("user", "Can you recommend a good book?"),)\n'
 def sentence(facts: CardFacts) -> str:
     """Return what it is, in one sentence."""
     base = f"[`{facts.base}`](https://huggingface.co/{facts.base})" if facts.base else "its base"
+    if rounded_base(facts):
+        base += " (rounded to 4 bits, see below)"
     method = f" trained with {facts.method}" if facts.method else ""
     task = f" on {facts.task}" if facts.task else ""
     if facts.is_messages:
@@ -134,11 +146,12 @@ def usage(facts: CardFacts) -> str:
 
 def _policy_code(facts: CardFacts) -> str:
     """Return the code that lets a policy answer."""
+    template = f', template="{facts.template}"' if facts.template else ""
     return (
         _HEAD.format(imports="from llm_agents.types import GenerationConfig, Turn")
         + f'policy = load_pretrained("{facts.repo_id}")\n'
         + _QUESTION
-        + f'prompt = policy.encode_prompt(question, template="{facts.template}")\n'
+        + f"prompt = policy.encode_prompt(question{template})\n"
         + "answer = policy.generate([prompt], GenerationConfig(max_new_tokens=64))[0]\n"
         + "print(policy.decode(answer))"
     )
@@ -183,9 +196,10 @@ def _peft_code(facts: CardFacts) -> str:
     """Return the code that loads an adapter without this package."""
     revision = f', revision="{facts.revision}"' if facts.revision else ""
     place = facts.repo_id if "/" in facts.repo_id else f"checkpoints/{facts.repo_id}"
+    model = "AutoModelForSeq2SeqLM" if facts.is_seq2seq else "AutoModelForCausalLM"
     return (
-        "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-        f'base = AutoModelForCausalLM.from_pretrained("{facts.base}"{revision})\n'
+        f"from peft import PeftModel\nfrom transformers import {model}\n\n"
+        f'base = {model}.from_pretrained("{facts.base}"{revision})\n'
         f'model = PeftModel.from_pretrained(base, "{place}")'
     )
 
@@ -194,7 +208,7 @@ def _extra(facts: CardFacts) -> str | None:
     """Return the extra that brings the world's engine."""
     if facts.plays_nethack:
         return "nethack"
-    return "babyai" if facts.kind == "agent" and (facts.task or "").startswith("babyai") else None
+    return engine_extra(facts.task or "") if facts.kind == "agent" else None
 
 
 def replay_section(facts: CardFacts) -> str:
@@ -226,16 +240,8 @@ def data_section(facts: CardFacts) -> str:
         parts = [_world_data(facts)]
     else:
         parts = [_dialogue_data(facts)]
-    return " ".join([*parts, *_start(facts), *_licenses(facts), describe(facts.provenance)])
-
-
-def _start(facts: CardFacts) -> list[str]:
-    """Return a sentence on the adapter that training began with, if it did."""
-    folder, _, name = (facts.began_with or "").rpartition("/")
-    if folder == "checkpoints":
-        return [f"Training began with the zoo's `{name}`."]
-    earlier = "Training began with an adapter of an earlier stage: see `policy.adapter` above."
-    return [earlier] if name else []
+    parts += [*variant(facts), *began_with(facts), *rounded_base(facts), *_licenses(facts)]
+    return " ".join([*parts, describe(facts.provenance), *selected(facts)])
 
 
 def _dialogue_data(facts: CardFacts) -> str:
@@ -246,38 +252,23 @@ def _dialogue_data(facts: CardFacts) -> str:
         if facts.task == "hha"
         else ""
     )
-    return (
-        f"Trained on {named}. Prompts are written with the template `{facts.template}`."
-        f"{dialogues} A learnt reward prefers some styles and lengths for no good reason, and a "
-        "policy trained on it takes these over."
+    template = (
+        f"Prompts are written with the template `{facts.template}`."
+        if facts.template
+        else "How prompts were written is not recorded."
     )
+    return f"Trained on {named}. {template}{dialogues} {learned_from(facts)}"
 
 
 def _world_data(facts: CardFacts) -> str:
     """Say in what an agent was trained."""
-    reward = facts.results.details.get("reward")
     if facts.plays_nethack:
-        paid = (
-            f" Beside the game it was paid by the reward of messages `{reward['name']}` (version "
-            f"`{reward['version']}`)."
-            if isinstance(reward, Mapping)
-            else " Only the game paid it."
-        )
         return (
-            f"Trained by playing {facts.task} in the NetHack Learning Environment.{paid} NetHack "
-            "is under the NetHack General Public License; no data of other players was used."
+            f"Trained by playing {facts.task} in the NetHack Learning Environment. "
+            f"{paid_by(facts)} NetHack is under the NetHack General Public License; no data of "
+            "other players was used."
         )
-    engine = (
-        "BabyAI-Text, written here over the engine of minigrid (Apache-2.0)"
-        if (facts.task or "").startswith("babyai")
-        else "a text world that is written in this package from its paper's rules"
-    )
-    cloned = (
-        " It was trained on recorded episodes (see `data` in the recipe)."
-        if facts.method == "cloning"
-        else " It was trained by playing."
-    )
-    return f"The world is {facts.task}, {engine}.{cloned}"
+    return trained_in(facts)
 
 
 def _message_data(described: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from llm_agents.entries import MESSAGE_REWARD_FILE, NETHACK_FILE
+from llm_agents.entries import MESSAGE_REWARD_FILE, NETHACK_FILE, shipped_folders, zoo_name
 from llm_agents.errors import UserError
 from llm_agents.evaluation import (
     AnyResults,
@@ -19,6 +19,7 @@ from llm_agents.evaluation import (
     Results,
 )
 from llm_agents.evaluation.results import RESULTS_FILE
+from llm_agents.policies.bundled import ALIASES
 from llm_agents.zoo.layout import (
     ADAPTER_CONFIG,
     AGENT_FILE,
@@ -29,6 +30,7 @@ from llm_agents.zoo.layout import (
     kind_of,
     read_json,
 )
+from llm_agents.zoo.outside_files import OutsideFile, read_files
 from llm_agents.zoo.privacy import without_here
 from llm_agents.zoo.provenance import Provenance
 from llm_agents.zoo.registry import measured
@@ -48,7 +50,7 @@ class CardFacts:
         revision: Revision of the base.
         method: Method that trained it.
         task: What it was trained on.
-        template: How its prompts are written; None where no dialogue is read.
+        template: How its prompts are written; None where no dialogue is read, or it is not known.
         license: Licence identifier of the Hub.
         datasets: Hub ids of the training data.
         results: Measured numbers.
@@ -58,9 +60,12 @@ class CardFacts:
         described: What the agent's own file says.
         provenance: With what it was trained, if it is known.
         replays: Names of its recordings.
-        against: Results of another policy on the same prompts by the same reward, as
+        against: Results of other policies on the same prompts by the same reward, as
             ``lightning evaluate DIR --against OTHER`` leaves them in the folder.
         beginning: Results of the agent whose adapter training began with, if it is in the zoo.
+        alias: What the base is called on the machine of the training, if not by its Hub id.
+        is_seq2seq: Whether the base is an encoder-decoder model.
+        files: Files of data outside the folder that the recipe names.
     """
 
     repo_id: str
@@ -79,8 +84,11 @@ class CardFacts:
     described: Mapping[str, Any] = field(default_factory=dict)
     provenance: Provenance | None = None
     replays: tuple[str, ...] = ()
-    against: Results | None = None
+    against: tuple[Results, ...] = ()
     beginning: EpisodeResults | None = None
+    alias: str | None = None
+    is_seq2seq: bool = False
+    files: tuple[OutsideFile, ...] = ()
 
     @property
     def name(self) -> str:
@@ -91,6 +99,14 @@ class CardFacts:
     def began_with(self) -> str | None:
         """Return the adapter that training began with, as the recipe names it."""
         return _began_with(self.recipe)
+
+    @property
+    def training_seed(self) -> int | None:
+        """Return the seed of the training: as results keep it, else the recipe's."""
+        found = self.results.details.get("training_seed")
+        if found is None and self.recipe.strip():
+            found = (yaml.safe_load(self.recipe) or {}).get("seed_everything")
+        return found if isinstance(found, int) else None
 
     @property
     def plays_nethack(self) -> bool:
@@ -106,18 +122,28 @@ def gather_facts(
     *,
     license: str | None = None,  # the Hub's word
     datasets: tuple[str, ...] | None = None,
+    staged: Path | None = None,
 ) -> CardFacts:
     """Read what the card needs from a folder's files.
+
+    Args:
+        source: Folder of what was trained.
+        repo_id: Repository on the Hub, or a name in the zoo.
+        base: Hub id of the base model.
+        revision: Revision of the base.
+        license: Licence identifier; the recipe's by default.
+        datasets: Hub ids of the training data; the recipe's by default.
+        staged: What of the folder others get, where names tell nothing of this machine.
 
     Raises:
         UserError: There are no results, or they are of another kind than the folder.
     """
     info = AdapterInfo.read(source)
-    path = source / RECIPE_FILE
+    path = (staged or source) / RECIPE_FILE
     recipe = without_here(path.read_text(encoding="utf8")) if path.is_file() else ""
     loaded = yaml.safe_load(recipe) if recipe.strip() else None
     wanted = (loaded.get("publish") if isinstance(loaded, dict) else None) or {}
-    results, kind = measured(source), kind_of(source)
+    results, kind = measured(staged or source), kind_of(source)
     if results is None:
         raise UserError(
             f"there is no `{RESULTS_FILE}` in `{source}`: run `lightning evaluate {source}` first"
@@ -147,6 +173,9 @@ def gather_facts(
         replays=tuple(name for name in REPLAYS if (source / name).is_file()),
         against=_against(source, results),
         beginning=_beginning(source, recipe),
+        alias=_alias(source, info),
+        is_seq2seq=_is_seq2seq(source),
+        files=tuple(read_files(staged or source)),
     )
 
 
@@ -182,17 +211,46 @@ def _template(source: Path, info: AdapterInfo | None, kind: Kind) -> str | None:
     if kind == "agent" or (source / MESSAGE_REWARD_FILE).is_file():
         return None
     reward = read_json(source / REWARD_FILE) if (source / REWARD_FILE).is_file() else {}
-    return str(reward.get("template") or (info.template if info else None) or "alol")
+    found = reward.get("template") or (info.template if info else None)
+    return str(found) if found else None
 
 
-def _against(source: Path, results: AnyResults) -> Results | None:
-    """Return what another policy reached, if it answered the same prompts for the same reward."""
-    found = measured(source / AGAINST)
-    if not isinstance(results, Results) or not isinstance(found, Results):
-        return None
-    rewards = {(each.reward.name, each.reward.version) for each in (results, found)}
-    prompts = [{(answer.test, answer.row) for answer in each.answers} for each in (results, found)]
-    return found if len(rewards) == 1 and prompts[0] == prompts[1] else None
+def _against(source: Path, results: AnyResults) -> tuple[Results, ...]:
+    """Return what other policies reached that answered the same prompts for the same reward."""
+    if not isinstance(results, Results):
+        return ()
+    others = [measured(folder) for folder in against_folders(source)]
+    return tuple(
+        found
+        for found in others
+        if isinstance(found, Results)
+        and (found.reward.name, found.reward.version)
+        == (results.reward.name, results.reward.version)
+        and {(answer.test, answer.row) for answer in found.answers}
+        == {(answer.test, answer.row) for answer in results.answers}
+    )
+
+
+def against_folders(source: Path) -> list[Path]:
+    """Return the folders in which the numbers of other policies lie, as they were asked for."""
+    return sorted((p for p in source.glob(f"{AGAINST}*") if p.is_dir()), key=lambda p: p.name)
+
+
+def _alias(source: Path, info: AdapterInfo | None) -> str | None:
+    """Return the alias by which a folder's files name the base; None if they name it otherwise."""
+    if info is not None:
+        return info.base if info.base in ALIASES else None
+    for name in (REWARD_FILE, AGENT_FILE, MESSAGE_REWARD_FILE):
+        if (source / name).is_file():
+            base = read_json(source / name).get("base")
+            return base if base in ALIASES else None
+    return None
+
+
+def _is_seq2seq(source: Path) -> bool:
+    """Return whether an adapter says that its base is an encoder-decoder model."""
+    path = source / ADAPTER_CONFIG
+    return path.is_file() and read_json(path).get("task_type") == "SEQ_2_SEQ_LM"
 
 
 def _began_with(recipe: str) -> str | None:
@@ -211,8 +269,10 @@ def _beginning(source: Path, recipe: str) -> EpisodeResults | None:
     name = _began_with(recipe)
     if name is None:
         return None
-    beside = source.parent / Path(name).name
-    for folder in (Path(name), beside):
+    entry = zoo_name(name) or Path(name).name
+    places = [source.parent / entry] if zoo_name(name) else [Path(name), source.parent / entry]
+    places += [folder for folder in shipped_folders() if folder.name == zoo_name(name)]
+    for folder in places:
         if folder.is_dir() and folder.resolve() != source.resolve():
             found = measured(folder)
             return found if isinstance(found, EpisodeResults) else None

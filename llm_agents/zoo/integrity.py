@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def write_hashes(folder: Path) -> dict[str, str]:
     found = {path.name: sha256(path) for path in sorted(folder.glob("*.safetensors"))}
     write_json(folder / HASHES_FILE, found)
     return found
+
+
+def weights_digest(folder: Path) -> str | None:
+    """Return one digest of all weights in a folder; None if there are none."""
+    found = [f"{path.name} {sha256(path)}\n" for path in sorted(folder.glob("*.safetensors"))]
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:16] if found else None
 
 
 def verify(folder: Path, *, where: str) -> None:

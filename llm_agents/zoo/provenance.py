@@ -28,6 +28,8 @@ class Provenance:
         packages: Versions of the packages that matter.
         time: When the training began; that of its last attempt.
         training_seconds: How long it took, evaluation apart; None where it is not recorded.
+        selection: How it was chosen among several trainings; None where it was the only one, or the
+            one that was named beforehand.
     """
 
     commit: str | None = None
@@ -37,6 +39,7 @@ class Provenance:
     packages: Mapping[str, str] = field(default_factory=dict)
     time: str | None = None
     training_seconds: float | None = None
+    selection: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:

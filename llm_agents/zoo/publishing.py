@@ -7,12 +7,15 @@ commit. Sending the same again changes nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from llm_agents.entries import MESSAGE_REWARD_FILE, is_hub_id
 from llm_agents.errors import UserError
@@ -33,6 +36,15 @@ from llm_agents.zoo.layout import (
     read_json,
     write_json,
 )
+from llm_agents.zoo.outside_files import (
+    find_files,
+    local_paths,
+    read_files,
+    short_names,
+    with_short_names,
+    write_files,
+    zoo_names,
+)
 from llm_agents.zoo.privacy import refuse_private, without_here
 from llm_agents.zoo.provenance import Provenance, refuse_uncommitted
 
@@ -48,7 +60,7 @@ REPLACED = re.compile(
 )
 SENT = re.compile(
     rf"{WEIGHTS}|adapter_config\.json|adapter_base\.json|\w+_head\.json|network\.json|agent\.json"
-    r"|nethack_agent\.json|message_reward\.json|reward\.json|llm_agents\.json|provenance\.json"
+    r"|nethack_agent\.json|message_reward\.json|reward\.json|llm_agents\.json|provenance\.json|files\.json"
     r"|recipe\.yaml|results\.(json|png)|[\w.-]+_eval_results\.jsonl|[\w.-]+\.png"
     r"|replay\.(mp4|gif|html)|LICENSE|(special_tokens_map|added_tokens)\.json"
     r"|tokenizer(_config)?\.json|chat_template\.jinja|\w+\.model|vocab\.json|merges\.txt"
@@ -115,9 +127,12 @@ def publish(
     warnings = _dirt(source, refuse=not (allow_dirty or dry_run), allowed=allow_dirty)
     name = repo_id.rpartition("/")[2]
     staged = Path(staging) if staging else source.parent / "publish" / name
-    left_out = stage(source, staged)
+    left_out, renamed = stage(source, staged, base_model=base_model)
+    warnings += [f"{RECIPE_FILE}: {line}" for line in renamed]
     base, base_revision = map_base(staged, base_model, warnings)
-    facts = gather_facts(source, repo_id, base, base_revision, license=license, datasets=datasets)
+    facts = gather_facts(
+        source, repo_id, base, base_revision, license=license, datasets=datasets, staged=staged
+    )
     _write_card(staged, build_card(facts))
     commit = None
     if not dry_run:
@@ -173,19 +188,79 @@ def _dirt(source: Path, *, refuse: bool, allowed: bool) -> list[str]:
     return []
 
 
-def stage(source: Path, staged: Path) -> list[str]:
-    """Write to a new folder what of another one is published, with digests; name the rest."""
+def stage(
+    source: Path,
+    staged: Path,
+    *,
+    base_model: str | None = None,
+    checkpoints: Path | None = None,
+) -> tuple[list[str], list[str]]:
+    """Write to a new folder what of another one is published, with digests.
+
+    Paths of this machine get names that say nothing of it; those of data keep the digest of what
+    they hold.
+
+    Args:
+        source: Folder of what was trained.
+        staged: Made anew.
+        base_model: What a base that is a path of this machine is called.
+        checkpoints: A folder of entries beside the zoo's own.
+
+    Returns:
+        Names of the files that are left out, and a line for each path that was renamed.
+    """
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     left_out = stage_files(source, staged)
-    recipe = staged / RECIPE_FILE
-    if recipe.is_file():
-        recipe.write_text(without_here(recipe.read_text(encoding="utf8")), encoding="utf8")
+    said = _stage_recipe(source, staged, base_model, checkpoints)
+    _shorten_results(staged)
     provenance = Provenance.read(source)
     if provenance is not None:
         provenance.write(staged)
     write_hashes(staged)
-    return left_out
+    return left_out, said
+
+
+def _stage_recipe(
+    source: Path, staged: Path, base_model: str | None, checkpoints: Path | None
+) -> list[str]:
+    """Write the recipe with names for others, and the digests of the files that it names."""
+    path = staged / RECIPE_FILE
+    if not path.is_file():
+        return []
+    text = without_here(path.read_text(encoding="utf8"))
+    values = yaml.safe_load(text)
+    if not isinstance(values, dict):
+        return []
+    entries = zoo_names(values, checkpoints)
+    text = with_short_names(text, entries)
+    renamed = short_names(local_paths(yaml.safe_load(text)))
+    if base_model is not None:
+        renamed = [replace(e, name=base_model) if e.key.endswith(".base") else e for e in renamed]
+    path.write_text(with_short_names(text, renamed), encoding="utf8")
+    here = {entry.path: entry.name for entry in renamed}
+    files = [
+        replace(file, name=here.get(file.name, without_here(file.name)))
+        for file in read_files(source) or find_files(yaml.safe_load(text))
+    ]
+    write_files(staged, files)
+    digests = {file.name: f" (SHA-256 {file.sha256[:16]}…)" for file in files}
+    return [
+        f"`{entry.key}` is called `{entry.name}`, not by its path on this machine"
+        f"{digests.get(entry.name, '')}"
+        for entry in renamed
+    ]
+
+
+def _shorten_results(staged: Path) -> None:
+    """Leave of a folder of this machine, that results name, its last part."""
+    path = staged / RESULTS_FILE
+    if not path.is_file():
+        return
+    text = path.read_text(encoding="utf8")
+    renamed = short_names(local_paths(json.loads(text)))
+    if renamed:
+        path.write_text(with_short_names(text, renamed), encoding="utf8")
 
 
 def refuse_unfit(folder: Path) -> None:

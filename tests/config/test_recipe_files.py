@@ -116,3 +116,10 @@ def test_a_recipe_here_is_listed_first_and_may_say_nothing_of_itself(tmp_path: P
 )
 def test_a_recipe_gives_its_runs_a_name(path: str, name: str) -> None:
     assert recipe_name(Path(path)) == name
+
+
+def test_an_entry_s_recipe_is_found_from_every_folder() -> None:
+    path = recipe_path("zoo:motif-nethack")
+    assert path.parts[-3:] == ("checkpoints", "motif-nethack", "recipe.yaml")
+    with pytest.raises(UserError, match=r"no `zoo:motif-nethak`: did you mean `motif-nethack`"):
+        recipe_path("zoo:motif-nethak")

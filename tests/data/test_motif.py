@@ -13,6 +13,7 @@ import torch
 from llm_agents.data import MotifData
 from llm_agents.data.motif import PairStream, split_pairs
 from llm_agents.data.motif_layout import MotifPairs, preference_path
+from llm_agents.data.motif_sample import pack_pairs, unpack_pairs
 from llm_agents.errors import UserError
 from llm_agents.types import MessagePairs
 from tests.data.toy_pairs import MESSAGES, as_bytes, write_pairs
@@ -225,3 +226,14 @@ def test_faults_of_the_data_are_named(tmp_path: Path) -> None:
     np.save(preference_path(tmp_path / "short", "toy"), np.array([0, 1], np.int8))
     with pytest.raises(UserError, match=r"`data/message` of shape \(N, 2, L, 256\)"):
         opened(tmp_path / "short")
+
+
+def test_packed_pairs_are_the_same_pairs(tmp_path: Path) -> None:
+    folder = write_pairs(tmp_path / "pairs", 60)
+    pack_pairs(folder, "toy", tmp_path / "small.npz")
+    unpack_pairs(tmp_path / "small.npz", tmp_path / "again")
+    roots = (folder, tmp_path / "again")
+    before, after = (MotifPairs.open(root, ("message", "score"), ("toy",)) for root in roots)
+    assert after.fingerprint() == before.fingerprint()
+    whole = (folder / "data" / "message.npy").stat().st_size
+    assert (tmp_path / "small.npz").stat().st_size < whole / 5

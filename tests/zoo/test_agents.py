@@ -19,16 +19,16 @@ from llm_agents.cli import main
 from llm_agents.errors import UserError
 from llm_agents.evaluation import read_any_results
 from llm_agents.methods import DRRN, POAD, SymbolicPPO
-from llm_agents.policies import LanguagePolicy
 from llm_agents.training import keeping
 from llm_agents.training.keeping import add_entry
-from llm_agents.training.relocating import named_by_the_zoo
 from llm_agents.zoo import load_policy, publish, pull, show
 from llm_agents.zoo.card import split_card
 from llm_agents.zoo.card_numbers import weaknesses
 from llm_agents.zoo.card_text import data_section
 from llm_agents.zoo.facts import gather_facts
+from llm_agents.zoo.hub import find_folder
 from llm_agents.zoo.layout import load_heads
+from llm_agents.zoo.outside_files import Renamed, zoo_names
 from tests.zoo.cards import python_of
 
 REST = """
@@ -233,7 +233,7 @@ def test_a_recipe_publishes_what_it_trained(
         ("publish: {repo_id: trained}\n", "of the form owner/name, got `trained`"),
         (
             "publish: {repo_id: me/x}\nreproduces:\n"
-            "  - {paper: /home/ada/paper, table: t, metric: m}\n",
+            "  - {paper: see /home/ada/paper, table: t, metric: m}\n",
             "would tell who and where you are: line",
         ),
     ],
@@ -312,16 +312,15 @@ def test_a_recipe_names_the_adapter_that_it_began_with_as_the_zoo_does(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     list(add_entry(adapter_folder, "first"))
-    others = "  adapter: null\n  path: nowhere\n"
-    found = named_by_the_zoo(f"  adapter: {adapter_folder}\n{others}", Path("checkpoints"))
-    assert found == f"  adapter: checkpoints/first\n{others}"
-    adapted = LanguagePolicy.from_pretrained("tiny-random-llama", adapter="checkpoints/first")
-    assert adapted.adapter_state_dict()  # such a recipe runs where the zoo lies
+    values = {"policy": {"adapter": str(adapter_folder)}, "judge": {"path": "nowhere"}}
+    assert zoo_names(values) == [Renamed("", str(adapter_folder), "zoo:first")]
+    assert find_folder("zoo:first").name == "first"
 
 
 @pytest.mark.parametrize(
     ("adapter", "said"),
     [
+        ("'zoo:first'", "Training began with the zoo's `first`."),
         ("checkpoints/first", "Training began with the zoo's `first`."),
         ("runs/one/adapter", "Training began with an adapter of an earlier stage"),
         ("null", None),

@@ -105,7 +105,7 @@ def test_a_nethack_agents_card_says_that_it_is_weaker(nethack_folder: Path, hub:
     values = {metric["type"]: metric["value"] for metric in found["metrics"]}
     assert values["score"] == values["mean_reward"] == 16.5
     assert "it does worse than the random agent: 16.5 [" in body
-    assert "reward of messages `toy`" in body
+    assert "What paid it is not recorded." in body  # neither file nor recipe has the weights
     assert "one training seed (4)" in body
     assert isinstance(load_pretrained("me/motif", device="cpu"), NetworkPlayer)
     with pytest.raises(UserError, match="drop `base`"):
@@ -199,7 +199,7 @@ def test_an_entry_names_its_reward_as_the_zoo_does(
     assert main(["zoo", "add", str(nethack_folder), "--name", "player"]) == 0
     recipe = yaml.safe_load(Path("checkpoints/player/recipe.yaml").read_text())
     reward = recipe["data"]["init_args"]["reward"]
-    assert reward["init_args"]["path"] == "checkpoints/toy"
+    assert reward["init_args"]["path"] == "zoo:toy"
     page = Path("checkpoints/player/replay.html").read_text()
     assert "<title>MotifAgent in NetHackScore-v1</title>" in page
     shutil.rmtree("runs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -236,26 +237,100 @@ def test_all_reasons_are_named_together(adapter_folder: Path) -> None:
     [
         ("token: hf_" + "aBcD" * 8, "an access token"),
         ("key: sk-" + "0123456789abcdef" * 2, "an access token"),
-        ("folder: /home/ada/data", "the path `/home/ada`"),
-        ("folder: /Users/ada/data", "the path `/Users/ada`"),
-        ("folder: 'C:\\Users\\ada\\data'", "the path"),
-        ("folder: /data/shared/hha", "the path `/data/shared/hha`"),
-        ("files: [a, b]\n- /scratch/hha/train.json", "the path `/scratch/hha/train.json`"),
-        (f"folder: {Path.home()}/x", "a folder of this machine"),
-        (f"folder: {Path.cwd()}-elsewhere/x", "a folder of this machine"),
+        ("# of /home/ada/data", "the path `/home/ada`"),
+        ("note: see /Users/ada/data", "the path `/Users/ada`"),
+        ("# 'C:\\Users\\ada\\data'", "the path"),
+        (f"note: it was {Path.home()}/x", "a folder of this machine"),
+        (f"# {Path.cwd()}-elsewhere/x", "a folder of this machine"),
     ],
 )
 def test_private_things_are_refused(adapter_folder: Path, hub: Any, line: str, what: str) -> None:
-    recipe = adapter_folder / "recipe.yaml"
-    recipe.write_text("seed_everything: 1\n# a comment\n")
     (adapter_folder / "llm_agents.json").write_text('{"base": "tiny-random-llama"}')
-    recipe.write_text(f"seed_everything: 1\n{line}\n" if "\n-" not in line else f"x: 1\n# {line}\n")
-    if "\n-" in line:
-        recipe.write_text("files:\n- /scratch/hha/train.json\n")
+    (adapter_folder / "recipe.yaml").write_text(f"seed_everything: 1\n{line}\n")
     with pytest.raises(UserError, match=r"nothing was sent.*recipe\.yaml, line 2: ") as caught:
         publish(adapter_folder, "me/tiny")
     assert what in str(caught.value)
     assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("folder: /home/ada/data", "folder: data"),
+        ("folder: '/home/ada/my data/part 1'", "folder: 'part 1'"),
+        ("folder: 'C:\\Users\\ada\\hha'", "folder: 'hha'"),
+        ("train: ~/hha/train.jsonl", "train: train.jsonl"),
+        ("test: [/scratch/a/test.jsonl, sample]", "test: [test.jsonl, sample]"),
+        ("adapter: /home/ada/exp/runs/nll/adapter", "adapter: runs/nll/adapter"),
+        ("other: /scratch/hha", "other: hha"),
+        (f"path: {Path.home()}/x", "path: x"),
+    ],
+)
+def test_paths_of_this_machine_get_names_that_tell_nothing(
+    adapter_folder: Path, hub: Any, line: str, sent: str
+) -> None:
+    text = f"seed_everything: 1\n{line}\n"
+    (adapter_folder / "recipe.yaml").write_text(text)
+    report = publish(adapter_folder, "me/tiny")
+    assert report.commit
+    assert (report.staged / "recipe.yaml").read_text() == f"seed_everything: 1\n{sent}\n"
+    assert f"```yaml\nseed_everything: 1\n{sent}\n```" in card_of(report)
+    assert any("not by its path on this machine" in warning for warning in report.warnings)
+    assert (adapter_folder / "recipe.yaml").read_text() == text  # what is published is a copy
+    for path in report.staged.iterdir():
+        for told in (b"ada/", b"/home", b"scratch", str(Path.home()).encode()):
+            assert told not in path.read_bytes() or path.suffix == ".safetensors", path.name
+
+
+def test_files_are_known_by_their_digest(adapter_folder: Path, tmp_path: Path) -> None:
+    """Two files of one name stay apart, and each card's digest is that of what was read."""
+    lines = {"a": b'{"x": 1}\n', "b": b'{"x": 2}\n'}
+    places = []
+    for name, content in lines.items():
+        place = tmp_path / name / "rows.jsonl"
+        place.parent.mkdir()
+        place.write_bytes(content)
+        places.append(place)
+    text = f"data: {{init_args: {{train: {places[0]}, test: [{places[1]}, sample]}}}}\n"
+    (adapter_folder / "recipe.yaml").write_text(text)
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    told = json.loads((report.staged / "files.json").read_text())["files"]
+    assert [entry["key"] for entry in told] == ["data.train", "data.test"]
+    expected = [hashlib.sha256(content).hexdigest() for content in lines.values()]
+    assert [entry["sha256"] for entry in told] == expected
+    names = [entry["name"] for entry in told]
+    assert names[0] == "rows.jsonl"
+    assert names[1].startswith("rows-")
+    assert f"train: {names[0]}, test: [{names[1]}, sample]" in card_of(report)
+    for entry in told:
+        assert f"| `{entry['name']}` | 9 | `{entry['sha256']}` |" in card_of(report)
+
+
+def test_a_result_of_a_folder_of_this_machine_is_called_by_its_last_part(
+    adapter_folder: Path,
+) -> None:
+    values = json.loads((adapter_folder / "results.json").read_text())
+    values["name"] = "/home/ada/work/a_lol-hha-tiny"
+    (adapter_folder / "results.json").write_text(json.dumps(values))
+    report = publish(adapter_folder, "me/tiny", dry_run=True)
+    assert json.loads((report.staged / "results.json").read_text())["name"] == "a_lol-hha-tiny"
+
+
+def test_a_missing_base_is_said_once(
+    adapter_folder: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from llm_agents.cli import main
+
+    config = json.loads((adapter_folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "./ckpts/my_base"
+    (adapter_folder / "adapter_config.json").write_text(json.dumps(config))
+    (adapter_folder / "llm_agents.json").write_text('{"base": "./ckpts/my_base"}')
+    words = ["publish", str(adapter_folder), "--repo", "me/tiny", "--dry-run"]
+    with caplog.at_level(logging.WARNING):
+        assert main(words) == 0
+    said = [record for record in caplog.records if "card names none" in record.getMessage()]
+    assert len(said) == 1
+    assert "card names none" not in capsys.readouterr().out
 
 
 def test_paths_below_the_working_folder_lose_it(
