@@ -46,8 +46,7 @@ def add_entry(
     Args:
         folder: Of what was trained, or of its run.
         name: Of the entry; by default made of method, task and base.
-        rounded: Round the weights to bfloat16. They are others then: the results are left behind,
-            and the card waits for an evaluation of the rounded ones.
+        rounded: Round the weights to bfloat16; results stay behind, the card waits for new ones.
         replace: Replace an entry of that name.
         selection: How it was chosen among several trainings, for the card.
         root: Folder of ``checkpoints/``; the working folder by default.

@@ -233,8 +233,10 @@ def _recipe_place(facts: CardFacts) -> str:
 
 def _outside(facts: CardFacts) -> list[str]:
     """Return a table of the files that the recipe reads and that do not lie beside it."""
+    source = recipe_part(facts, "publish", "data_source")
+    told = [f"Where the data come from: {source}.", ""] if source else []
     if not facts.files:
-        return []
+        return told
     lines = [
         "Files that its recipe reads and that are not part of it; another one of the same name is "
         "refused:",
@@ -244,5 +246,4 @@ def _outside(facts: CardFacts) -> list[str]:
     ]
     for file in facts.files:
         lines.append(f"| `{file.key}` | `{file.name}` | {file.num_bytes:,} | `{file.sha256}` |")
-    source = recipe_part(facts, "publish", "data_source")
-    return [*lines, "", f"Where they come from: {source}.", ""] if source else [*lines, ""]
+    return [*lines, "", *told]

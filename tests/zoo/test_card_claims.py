@@ -235,7 +235,7 @@ def test_a_card_names_commands_files_and_digests(writer: CardFacts) -> None:
     assert "lightning evaluate a_lol-hha-tiny --data a/test.jsonl\n" in said
     assert "lightning run zoo:a_lol-hha-tiny\n" in said
     assert f"| `data.test` | `a/test.jsonl` | 12,345 | `{'0f' * 32}` |" in said
-    assert "Where they come from: HERE." in said
+    assert "Where the data come from: HERE." in said
     alone = reproduction(replace(writer, recipe=recipe(data={}), files=()))
     assert "SHA-256" not in alone
     assert "--data" not in alone

