@@ -126,14 +126,7 @@ def gather_facts(
 ) -> CardFacts:
     """Read what the card needs from a folder's files.
 
-    Args:
-        source: Folder of what was trained.
-        repo_id: Repository on the Hub, or a name in the zoo.
-        base: Hub id of the base model.
-        revision: Revision of the base.
-        license: Licence identifier; the recipe's by default.
-        datasets: Hub ids of the training data; the recipe's by default.
-        staged: What of the folder others get, where names tell nothing of this machine.
+    Args: As of `CardFacts`; `staged` is what of the folder others get, if that is not all.
 
     Raises:
         UserError: There are no results, or they are of another kind than the folder.
