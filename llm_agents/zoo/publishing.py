@@ -125,14 +125,11 @@ def publish(
     """
     source = _source(folder, repo_id, base_model)
     warnings = _dirt(source, refuse=not (allow_dirty or dry_run), allowed=allow_dirty)
-    name = repo_id.rpartition("/")[2]
-    staged = Path(staging) if staging else source.parent / "publish" / name
+    staged = Path(staging or source.parent / "publish" / repo_id.rpartition("/")[2])
     left_out, renamed = stage(source, staged, base_model=base_model)
     warnings += [f"{RECIPE_FILE}: {line}" for line in renamed]
-    base, base_revision = map_base(staged, base_model, warnings)
-    facts = gather_facts(
-        source, repo_id, base, base_revision, license=license, datasets=datasets, staged=staged
-    )
+    base = map_base(staged, base_model, warnings)
+    facts = gather_facts(source, repo_id, *base, license=license, datasets=datasets, staged=staged)
     _write_card(staged, build_card(facts))
     commit = None
     if not dry_run:
