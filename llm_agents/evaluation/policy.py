@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +25,17 @@ from llm_agents.evaluation.results import (
     describe_reward,
 )
 from llm_agents.evaluation.text_metrics import distinct_n, num_words
+from llm_agents.job_progress import job_progress
+from llm_agents.methods.content_cache import digest_of, policy_key
+from llm_agents.methods.pieces import Pieces
+from llm_agents.methods.validation import generated_ids, generated_part
 from llm_agents.policies import LanguagePolicy
 from llm_agents.rewards.scores import check_scores
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward
 
 log = logging.getLogger(__name__)
 OVERALL = "all"
+UNFINISHED_ANSWERS = ".unfinished_answers"
 
 
 def evaluate_policy(
@@ -46,6 +53,7 @@ def evaluate_policy(
     references: Mapping[str, Sequence[str | None]] | None = None,
     scores_references: bool = False,
     progress: bool = False,
+    folder: Path | None = None,
 ) -> Results:
     """Generate a response to every test prompt and score it.
 
@@ -64,6 +72,7 @@ def evaluate_policy(
             they have none.
         scores_references: Score these too.
         progress: Show a bar for each test set.
+        folder: Keeps answers until all are there, so that an evaluation that is cut short goes on.
 
     Returns:
         Numbers for each test set, for all together, and for each prompt.
@@ -74,12 +83,9 @@ def evaluate_policy(
     _check_names(test_sets)
     bootstrap = bootstrap or BootstrapConfig()
     answered = []
-    for index, (test, batches) in enumerate(test_sets.items()):
-        given = _collect(test, batches, num_prompts)
-        generator = torch.Generator(device=policy.device).manual_seed(seed + index)
-        settings = (generation, generator, template)
-        found = _answer(policy, reward, test, given, settings, progress=progress)
-        found = _with_references(found, (references or {}).get(test))
+    settings = _Settings(generation, seed, template, num_prompts, progress)
+    for found in _answer_all(policy, reward, test_sets, settings, folder):
+        found = _with_references(found, (references or {}).get(found.test))
         answered.append(_with_gold(found, reward) if scores_references else found)
     return Results(
         name=name,
@@ -91,6 +97,39 @@ def evaluate_policy(
         answers=tuple(answer for entry in answered for answer in entry.answers),
         details=dict(details or {}),
     )
+
+
+class _Settings(NamedTuple):
+    """How answers are made; see `evaluate_policy`."""
+
+    generation: GenerationConfig
+    seed: int
+    template: Template
+    num_prompts: int | None
+    progress: bool
+
+
+def _answer_all(
+    policy: LanguagePolicy,
+    reward: Reward,
+    test_sets: Mapping[str, Iterable[PromptBatch]],
+    settings: _Settings,
+    folder: Path | None,
+) -> list[_Answered]:
+    """Answer every test set, going on with what an evaluation of the same policy left."""
+    key = {"generation": json.dumps(asdict(settings.generation)), "seed": str(settings.seed)}
+    left: AbstractContextManager[Pieces | None] = nullcontext()
+    if folder is not None:
+        left = Pieces.opened(folder / UNFINISHED_ANSWERS, {**policy_key(policy), **key})
+    answered = []
+    with left as pieces:
+        for index, (test, batches) in enumerate(test_sets.items()):
+            given = _collect(test, batches, settings.num_prompts)
+            generator = torch.Generator(device=policy.device).manual_seed(settings.seed + index)
+            answered.append(_answer(policy, reward, test, given, settings, generator, pieces))
+        if pieces is not None:
+            pieces.discard()
+    return answered
 
 
 def rescore(results: Results, reward: Reward) -> Results:
@@ -176,15 +215,19 @@ def _answer(
     reward: Reward,
     test: str,
     given: _TestPrompts,
-    settings: tuple[GenerationConfig, torch.Generator, Template],
-    *,
-    progress: bool,
+    settings: _Settings,
+    generator: torch.Generator,
+    pieces: Pieces | None,
 ) -> _Answered:
     """Answer each prompt of a test set and score the answers."""
     start = time.perf_counter()
-    generation, generator, template = settings
-    ids = generate_all(policy, given.ids, generation, generator, label=test, progress=progress)
-    texts = [strip_generated(policy.decode(row), template) for row in ids]
+    generation = settings.generation
+    ids = generate_all(
+        policy, given.ids, generation, generator, pieces, label=test, progress=settings.progress
+    )
+    if pieces is not None:
+        pieces.write()
+    texts = [strip_generated(policy.decode(row), settings.template) for row in ids]
     rewards, parts = score(reward, given.prompts, texts)
     answers = [
         Answer(
@@ -259,32 +302,34 @@ def generate_all(
     prompt_ids: Sequence[list[int]],
     generation: GenerationConfig,
     generator: torch.Generator,
+    pieces: Pieces | None = None,
     *,
     label: str,
     progress: bool,
 ) -> list[list[int]]:
-    """Return the responses' ids in the prompts' order, generated a few passes at a time."""
+    """Return the responses' ids in the prompts' order, generated a few passes at a time.
+
+    Those that `pieces` holds are not generated again.
+    """
     order = sorted(range(len(prompt_ids)), key=lambda row: len(prompt_ids[row]), reverse=True)
     responses: list[list[int]] = [[] for _ in prompt_ids]
-    with _bar(label, len(order), shown=progress) as advance:
+    title = f"answers · {label}"
+    with job_progress(title, len(order), is_shown=progress) as advance:
         for start in range(0, len(order), generation.batch_size):
             chosen = order[start : start + generation.batch_size]
-            produced = policy.generate([prompt_ids[row] for row in chosen], generation, generator)
+            batch = [list(prompt_ids[row]) for row in chosen]
+            name = digest_of({"test": label, "rows": str(chosen), "prompts": str(batch)})
+            known = None if pieces is None else pieces.find(name)
+            if known is None:
+                produced = [list(ids) for ids in policy.generate(batch, generation, generator)]
+                if pieces is not None:
+                    pieces.keep(name, generated_part(produced, generator))
+            else:
+                produced = generated_ids(known, generator)
             for row, ids in zip(chosen, produced, strict=True):
-                responses[row] = list(ids)
+                responses[row] = ids
             advance(len(chosen))
     return responses
-
-
-@contextmanager
-def _bar(label: str, total: int, *, shown: bool) -> Iterator[Any]:
-    """Give a function that advances a bar, which is drawn if `shown`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not shown, transient=True) as bar:
-        task = bar.add_task(f"answers · {label}", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def is_truncated(ids: Sequence[int], policy: LanguagePolicy, generation: GenerationConfig) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -75,6 +76,7 @@ class ContentCache:
                 return _read(path, key)
             tensors = {name: tensor.detach().cpu() for name, tensor in make().items()}
             _write(path, key, tensors)
+            shutil.rmtree(self.pieces_folder(kind, key), ignore_errors=True)
             return tensors
 
     def has(self, kind: str, key: Key) -> bool:
@@ -84,6 +86,10 @@ class ContentCache:
     def path(self, kind: str, key: Key) -> Path:
         """Return where the result of `key` is kept."""
         return self.folder / f"{kind}-{digest_of(_whole(key))[:24]}.safetensors"
+
+    def pieces_folder(self, kind: str, key: Key) -> Path:
+        """Return where parts of the result are kept until it is whole, see `pieces.Pieces`."""
+        return self.path(kind, key).with_suffix(".pieces")
 
 
 def _whole(key: Key) -> Key:
@@ -156,6 +162,16 @@ def reference_key(policy: LanguagePolicy) -> dict[str, str]:
 def reference_record(key: Key) -> dict[str, str]:
     """Return what a checkpoint keeps of the `reference_key` that its run started from."""
     return {"reference": digest_of(key), "reference_version": CODE_VERSION}
+
+
+def policy_key(policy: LanguagePolicy) -> dict[str, str]:
+    """Return what identifies a policy as it stands, and its tokenizer: what it answers with."""
+    moving = {
+        name: parameter
+        for name, parameter in policy.named_parameters()
+        if parameter.requires_grad or ".lora_" in name or ".modules_to_save." in name
+    }
+    return {**reference_key(policy), "weights": tensors_digest(sorted(moving.items()))}
 
 
 def expect_reference(record: Mapping[str, object], key: Key) -> None:

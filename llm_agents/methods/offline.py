@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,7 +21,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from llm_agents.errors import UserError
-from llm_agents.methods.best_weights import BestWeights, copy_into, swapped
+from llm_agents.methods.best_weights import BestWeights, copy_into, swapped, worse_than_reference
 from llm_agents.methods.checkpoint_content import STATE_KEY, expect_weights, keep_weights, own_state
 from llm_agents.methods.content_cache import (
     ContentCache,
@@ -33,7 +32,8 @@ from llm_agents.methods.content_cache import (
 )
 from llm_agents.methods.non_finite import expect_finite_rows
 from llm_agents.methods.optimizer_steps import gradient_norm, log_step, scheduled_optimizer
-from llm_agents.methods.preparation import Reference, rank_zero_first
+from llm_agents.methods.pieces import Pieces
+from llm_agents.methods.preparation import Reference, fill_trunk_cache, rank_zero_first
 from llm_agents.methods.random_state import RandomState
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.methods.step_means import Losses, StepMeans
@@ -45,6 +45,8 @@ from llm_agents.methods.validation import (
     expect_reward,
     score,
     score_metrics,
+    unfinished_answers,
+    validation_batches,
 )
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.bundled import cache_folder
@@ -136,6 +138,7 @@ class OfflineModule(LightningModule):
         self._validated: list[Any] = []
         self._validated_step = -1
         self._bar: float | None = None
+        self._pieces: Pieces | None = None
         self._moved = BestWeights()  # the reference, once it is no longer the start
 
     # --- what a method fills in -----------------------------------------------------------------
@@ -254,8 +257,8 @@ class OfflineModule(LightningModule):
                 )
             return 1.0
         if self.reads_table:
-            batches = source.table_batches(self.options.tokens_per_batch)
-            self.policy.fill_trunk_cache(batches, progress=True)
+            size = self.options.tokens_per_batch
+            fill_trunk_cache(self.policy, lambda: source.table_batches(size))
         folder = Path(self.options.cache) if self.options.cache else cache_folder() / "reference"
         key = {**self._reference_key, "precision": str(self.trainer.precision)}
         if is_moved:
@@ -282,7 +285,8 @@ class OfflineModule(LightningModule):
             self._score_reference()
         elif self._validation_is_due():
             with isolate_rng(), evaluation(self), torch.no_grad():
-                self._validated = [self.validate(batch) for batch in self._validation_batches()]
+                self.on_validation_start()
+                self._validated = [self.validate(batch) for batch in validation_batches(self)]
                 self.log_now(self._conclude_validation())
 
     def _score_reference(self) -> None:
@@ -295,7 +299,7 @@ class OfflineModule(LightningModule):
             metrics["val/reference_reward"] = metrics["val/reward"]
         elif self.reward is None:
             with isolate_rng(), evaluation(self), torch.no_grad(), self.policy.reference():
-                parts = [self.validate(batch) for batch in self._validation_batches()]
+                parts = [self.validate(batch) for batch in validation_batches(self)]
             if not parts:
                 return
             metrics, bar = self.summarize(parts)
@@ -303,15 +307,6 @@ class OfflineModule(LightningModule):
             return
         self.best = BestWeights(score=bar)
         self.log_now(metrics)
-
-    def _validation_batches(self) -> Iterator[Any]:
-        """Yield what the trainer's validation loop would."""
-        data = getattr(self.trainer, "datamodule", None)
-        loader = [] if data is None else data.val_dataloader()
-        limit = self.trainer.limit_val_batches
-        count = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
-        for batch in islice(loader, count):
-            yield batch.to(self.device)
 
     def _validation_is_due(self) -> bool:
         """Tell whether the checkpoint was written between a step and its validation."""
@@ -365,7 +360,7 @@ class OfflineModule(LightningModule):
                     "validation prompts come without responses and there is no `reward` to judge "
                     "answers: name `model.reward`, or leave `data.validation` out"
                 )
-            return answer(self.policy, [batch], self.generation, self.clean)
+            return answer(self.policy, [batch], self.generation, self.clean, self._pieces)
         return -self.policy.sequence_log_probs(batch.tokens).cpu()
 
     def summarize(self, parts: list[Any]) -> tuple[dict[str, float], float]:
@@ -384,6 +379,8 @@ class OfflineModule(LightningModule):
     def on_validation_start(self) -> None:
         """Begin a validation; the random numbers of training wait."""
         self._validated, self._rng_is_stale = [], True
+        if self.trainer.state.fn == "fit":
+            self._pieces = unfinished_answers(self, self._reference_key)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
         """Look at one validation batch."""
@@ -437,6 +434,8 @@ class OfflineModule(LightningModule):
     def on_fit_end(self) -> None:
         """Put the best weights in place and say which they are."""
         self._put_back_budget()
+        if self._pieces is not None:
+            self._pieces.discard()
         kept, step = "last", self.trainer.global_step
         if self.best.weights is not None:
             kept, step = "best", self.best.step
@@ -449,6 +448,8 @@ class OfflineModule(LightningModule):
         else:
             kept = "last, though nothing was better than the reference"
         self.outcome = {"kept": kept, "step": step, "best_score": self.best.score}
+        if kept.endswith("than the reference"):
+            self.outcome["warning"] = worse_than_reference(self.best.score)
         if math.isfinite(self.best.score):
             self.log_now({"best/step": float(step), "best/score": self.best.score})
         if kept != "best":

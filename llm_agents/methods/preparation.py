@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
 from torch import Tensor
 
 from llm_agents.errors import UserError
+from llm_agents.job_progress import job_progress
 from llm_agents.methods.content_cache import ContentCache, Key, tensors_digest
+from llm_agents.methods.pieces import Pieces, rows_name
 from llm_agents.methods.validation import (
     Answers,
     Scores,
@@ -34,12 +34,23 @@ from llm_agents.methods.value_fit import ValueFit, ValueFitConfig, fit_value_hea
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import ValueHead
 from llm_agents.policies.modes import evaluation
-from llm_agents.types import GenerationConfig, OfflineSource, Prompt, Reward, TokenBatch, as_scores
+from llm_agents.types import (
+    GenerationConfig,
+    OfflineSource,
+    Prompt,
+    PromptBatch,
+    Reward,
+    TokenBatch,
+    as_scores,
+)
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
 _logger = logging.getLogger(__name__)
+
+
+_SCORED_TOGETHER = 64
 
 
 class PerToken(NamedTuple):
@@ -130,11 +141,14 @@ class Reference:
         key = {**self.key, **self._generation_key(generation)}
 
         def make() -> dict[str, Tensor]:
-            with self._asked():
+            size = generation.batch_size
+            with self._asked(), self._pieces("answers", key) as pieces:
                 batches = progress(
-                    "reference answers", self.source.validation_batches(generation.batch_size)
+                    "reference answers · prompts",
+                    lambda: self.source.validation_batches(size),
+                    num_prompts,
                 )
-                ids = generate_answers(self.policy, batches, generation)
+                ids = generate_answers(self.policy, batches, generation, pieces)
             lengths = torch.tensor([len(row) for row in ids], dtype=torch.int64)
             flat = torch.tensor([token for row in ids for token in row], dtype=torch.int64)
             return {"ids": flat, "lengths": lengths}
@@ -165,21 +179,24 @@ class Reference:
     def value_fit(self, targets: Scores, max_value: float, config: ValueFitConfig) -> ValueFit:
         """Return a value head fitted to the rewards of the reference's answers."""
         key = {
-            **self.key,
-            "prompts": prompts_digest(self.source.validation_batches(16)),
+            **self._prompts_key(),
             "targets": tensors_digest(sorted(targets._replace(parts={}).tensors().items())),
             "value": json.dumps([asdict(config), max_value]),
         }
 
         def make() -> dict[str, Tensor]:
             states, rows = self._prompt_states()
-            fit = fit_value_head(
-                states,
-                targets.select(torch.tensor(rows)).rewards,
-                max_value=max_value,
-                config=config,
-                device=self.policy.device,
-            )
+            with self._pieces("value", key) as pieces:
+                fit = fit_value_head(
+                    states,
+                    targets.select(torch.tensor(rows)).rewards,
+                    max_value=max_value,
+                    config=config,
+                    device=self.policy.device,
+                    pieces=pieces,
+                )
+            with self._pieces("prompt-states", self._prompts_key()) as pieces:
+                pieces.discard()
             kept = {f"head.{name}": value for name, value in fit.head.state_dict().items()}
             mse = torch.tensor(fit.epoch_mse, dtype=torch.float64)
             return {**kept, "mse": mse, "variance": torch.tensor(fit.target_variance)}
@@ -191,16 +208,28 @@ class Reference:
         )
         return ValueFit(head.eval(), tuple(found["mse"].tolist()), float(found["variance"]))
 
+    def _prompts_key(self) -> Key:
+        """Return what the states of the validation prompts depend on."""
+        return {**self.key, "prompts": prompts_digest(self.source.validation_batches(16))}
+
     def _prompt_states(self) -> tuple[list[Tensor], list[int]]:
         """Return the reference's states of each validation prompt, and the prompts' positions."""
         states: list[Tensor] = []
         rows: list[int] = []
-        with self._asked():
-            for batch in progress("states of prompts", self.source.validation_batches(16)):
-                hidden, mask = self.policy.hidden_states(
-                    batch.to(self.policy.device), part="prompt"
-                )
-                states += [row[real].cpu() for row, real in zip(hidden, mask, strict=True)]
+        with self._asked(), self._pieces("prompt-states", self._prompts_key()) as pieces:
+            for batch in progress(
+                "states of prompts · tokens",
+                lambda: self.source.validation_batches(16),
+                num_tokens,
+            ):
+                name = rows_name(batch.rows)
+                if (known := pieces.find(name)) is None:
+                    hidden, mask = self.policy.hidden_states(
+                        batch.to(self.policy.device), part="prompt"
+                    )
+                    known = {"states": hidden[mask].cpu(), "lengths": mask.sum(1).cpu()}
+                    pieces.keep(name, known)
+                states += torch.split(known["states"], known["lengths"].tolist())
                 rows += batch.rows.tolist()
         return states, rows
 
@@ -216,25 +245,23 @@ class Reference:
 
         Where neither is cached yet, one pass gives both.
         """
-        key = {
-            **self._table_key(),
-            "head": tensors_digest(sorted(head.state_dict().items())),
-        }
-        fresh: dict[str, Tensor] = {}
+        key = self._value_key(head)
         with_log_probs = wants_log_probs and not self.cache.has("log-probs", self._table_key())
 
         def make() -> dict[str, Tensor]:
-            fresh.update(self._score_table(head, wants_log_probs=with_log_probs))
-            return {"values": fresh["values"]}
+            found = self._score_table(head, wants_log_probs=with_log_probs)
+            values = found.pop("values")
+            if found:  # kept first: with the values the parts of both are dropped
+                self.cache.get("log-probs", self._table_key(), lambda: found)
+            return {"values": values}
 
         values = self.cache.get("values", key, make)["values"]
-        if not wants_log_probs:
-            return values, None
-        if "flat" in fresh:
-            kept = {"flat": fresh["flat"], "offsets": fresh["offsets"]}
-            found = self.cache.get("log-probs", self._table_key(), lambda: kept)
-            return values, PerToken(found["flat"], found["offsets"])
-        return values, self.log_probs()
+        return values, self.log_probs() if wants_log_probs else None
+
+    def _value_key(self, head: ValueHead) -> Key:
+        """Return what the values of the training responses' prompts depend on."""
+        head_digest = tensors_digest(sorted(head.state_dict().items()))
+        return {**self._table_key(), "head": head_digest}
 
     def _table_key(self) -> Key:
         """Return what numbers of the training responses depend on."""
@@ -247,24 +274,57 @@ class Reference:
         values = torch.full((int(prompts.max()) + 1,), torch.nan)
         device = self.policy.device
         judge = head.to(device).eval() if head is not None else None
-        batches = self.source.table_batches(self.tokens_per_batch)
-        with self._asked():
-            for batch in progress("reference pass", batches):
+        with self._asked(), self._table_pieces(head, wants_log_probs) as pieces:
+            for batch in progress(
+                "reference pass · tokens",
+                lambda: self.source.table_batches(self.tokens_per_batch),
+                num_tokens,
+            ):
                 rows = batch.rows.cpu()
-                new = values[prompts[rows]].isnan() if judge is not None else torch.zeros(0)
-                log_probs, states = self._pass(
-                    batch.to(device), wants_log_probs, wants_states=bool(new.any())
-                )
-                if log_probs is not None:
+                name = rows_name(rows)
+                if (known := pieces.find(name)) is None:
+                    new = values[prompts[rows]].isnan() if judge is not None else torch.zeros(0)
+                    known = self._numbers(batch.to(device), judge, new, wants_log_probs)
+                    pieces.keep(name, known)
+                if "log_probs" in known:
                     lengths = batch.response_mask.sum(1).tolist()
-                    for row, found, length in zip(rows, log_probs.cpu(), lengths, strict=True):
-                        per_row[int(row)] = found[:length].clone()
-                if states is not None and judge is not None:
-                    hidden, mask = (part[new.to(device)] for part in states)
-                    values[prompts[rows][new]] = judge(hidden.float(), mask).cpu()
+                    for row, found in zip(
+                        rows, torch.split(known["log_probs"], lengths), strict=True
+                    ):
+                        per_row[int(row)] = found
+                if "values" in known:
+                    values[prompts[rows][known["new"]]] = known["values"]
         if judge is not None:
             judge.cpu()
         return _collect(per_row if wants_log_probs else None, values[prompts] if head else None)
+
+    def _pieces(self, kind: str, key: Key) -> AbstractContextManager[Pieces]:
+        """Give the parts of a result that are there; those that come are kept."""
+        return Pieces.opened(self.cache.pieces_folder(kind, key), key)
+
+    def _table_pieces(
+        self, head: ValueHead | None, wants_log_probs: bool
+    ) -> AbstractContextManager[Pieces]:
+        """Give the parts of a pass over the training responses."""
+        key = {**self._table_key(), "log_probs": str(wants_log_probs)}
+        if head is None:
+            return Pieces.opened(self.cache.pieces_folder("log-probs", self._table_key()), key)
+        value_key = self._value_key(head)
+        key["head"] = value_key["head"]
+        return Pieces.opened(self.cache.pieces_folder("values", value_key), key)
+
+    def _numbers(
+        self, batch: TokenBatch, judge: ValueHead | None, new: Tensor, wants_log_probs: bool
+    ) -> dict[str, Tensor]:
+        """Return the log-probs of a batch's tokens, and the values of prompts that are new."""
+        log_probs, states = self._pass(batch, wants_log_probs, wants_states=bool(new.any()))
+        found: dict[str, Tensor] = {}
+        if log_probs is not None:
+            found["log_probs"] = log_probs[batch.response_mask].cpu()
+        if states is not None and judge is not None:
+            hidden, mask = (part[new.to(batch.response_mask.device)] for part in states)
+            found |= {"values": judge(hidden.float(), mask).cpu(), "new": new}
+        return found
 
     def _pass(
         self, batch: TokenBatch, wants_log_probs: bool, *, wants_states: bool
@@ -330,12 +390,7 @@ def training_rewards(
             "texts": texts_digest(*source.table_texts()),  # of which the ids may be a part
             "reward": f"{reward.name} {reward.version}",
         }
-
-        def make() -> dict[str, Tensor]:
-            found = judge(*source.table_texts())
-            return {"rewards": as_scores(found, count=source.table_size(), name=judge.name)}
-
-        rewards = cache.get("rewards", key, make)["rewards"]
+        rewards = cache.get("rewards", key, lambda: _scored(source, judge, cache, key))["rewards"]
     else:
         rewards = stored
         if bool(rewards.isnan().all()):
@@ -347,6 +402,28 @@ def training_rewards(
     low, high = (reward.low, reward.high) if reward is not None else (None, None)
     check_rewards(rewards, low, high, names)
     return rewards
+
+
+def _scored(
+    source: OfflineSource, judge: Reward, cache: ContentCache, key: Key
+) -> dict[str, Tensor]:
+    """Return the ``[N]`` scores of the training responses, computed part by part."""
+    prompts, texts = source.table_texts()
+    parts: list[Tensor] = []
+    with (
+        Pieces.opened(cache.pieces_folder("rewards", key), key) as pieces,
+        job_progress("training responses scored", len(texts)) as advance,
+    ):
+        for start in range(0, len(texts), _SCORED_TOGETHER):
+            part = slice(start, start + _SCORED_TOGETHER)
+            known = pieces.find(str(start))
+            if known is None:
+                found = judge(prompts[part], texts[part])
+                known = {"rewards": as_scores(found, count=len(texts[part]), name=judge.name)}
+                pieces.keep(str(start), known)
+            parts.append(known["rewards"].cpu())
+            advance(len(texts[part]))
+    return {"rewards": torch.cat(parts)}
 
 
 def response_names(source: OfflineSource) -> list[str]:
@@ -369,14 +446,37 @@ def rank_zero_first(trainer: Trainer) -> Iterator[None]:
         trainer.strategy.barrier("prepared")
 
 
-def progress(label: str, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches, with a bar that counts their rows on a terminal and goes away at the end."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} rows"))
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(label, total=None)
-        for batch in batches:
+B = TypeVar("B", TokenBatch, PromptBatch)
+
+
+def progress(
+    label: str, batches: Callable[[], Iterable[B]], size: Callable[[B], int]
+) -> Iterator[B]:
+    """Yield batches, and show how far it is, with the time that is left.
+
+    Args:
+        label: What is done, and what is counted.
+        batches: Gives the same batches each time: they are counted first.
+        size: How much a batch counts.
+    """
+    with job_progress(label, sum(map(size, batches()))) as advance:
+        for batch in batches():
             yield batch
-            bar.advance(task, len(batch.rows))
+            advance(size(batch))
+
+
+def num_tokens(batch: TokenBatch | PromptBatch) -> int:
+    """Return the tokens of prompts and responses."""
+    responses = int(batch.response_mask.sum()) if isinstance(batch, TokenBatch) else 0
+    return int(batch.prompt_mask.sum()) + responses
+
+
+def num_prompts(batch: PromptBatch) -> int:
+    """Return the number of prompts."""
+    return len(batch.rows)
+
+
+def fill_trunk_cache(policy: LanguagePolicy, batches: Callable[[], Iterable[TokenBatch]]) -> None:
+    """Store the states of a policy's frozen layers for all training responses, if it keeps them."""
+    if policy.forward_pass.trunk is not None:
+        policy.fill_trunk_cache(progress("frozen layers · tokens", batches, num_tokens))

@@ -27,7 +27,8 @@ from llm_agents.functional.preference import bradley_terry_loss, regression_loss
 from llm_agents.methods.content_cache import tensors_digest
 from llm_agents.methods.dpo import pairs
 from llm_agents.methods.offline import OfflineModule
-from llm_agents.methods.preparation import Reference, progress
+from llm_agents.methods.pieces import Pieces, rows_name
+from llm_agents.methods.preparation import Reference, num_tokens, progress
 from llm_agents.methods.settings import OfflineOptions, OptimizerConfig
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.heads import Pooling, RewardHead, save_head
@@ -155,11 +156,24 @@ class RewardTraining(OfflineModule):
 
         def make() -> dict[str, Tensor]:
             found = torch.zeros(source.table_size(), self.head.num_features)
-            with evaluation(self), torch.no_grad(), reference.autocast():
-                batches = source.table_batches(reference.tokens_per_batch)
-                for batch in progress("states of the frozen trunk", batches):
-                    states = response_states(self.policy, batch.to(self.device))
-                    found[batch.rows] = self.head.features(*states).float().cpu()
+            with (
+                Pieces.opened(reference.cache.pieces_folder("features", key), key) as pieces,
+                evaluation(self),
+                torch.no_grad(),
+                reference.autocast(),
+            ):
+                for batch in progress(
+                    "states of the frozen model · tokens",
+                    lambda: source.table_batches(reference.tokens_per_batch),
+                    num_tokens,
+                ):
+                    name = rows_name(batch.rows)
+                    known = pieces.find(name)
+                    if known is None:
+                        states = response_states(self.policy, batch.to(self.device))
+                        known = {"features": self.head.features(*states).float().cpu()}
+                        pieces.keep(name, known)
+                    found[batch.rows] = known["features"]
             return {"features": found}
 
         key = {**reference.key, "rows": source.fingerprint(), "pooling": self.head.pooling}

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from llm_agents.errors import UserError
+from llm_agents.methods.content_cache import Key, tensors_digest
+from llm_agents.methods.pieces import Pieces
 from llm_agents.policies import LanguagePolicy
 from llm_agents.policies.modes import evaluation
 from llm_agents.types import GenerationConfig, Prompt, PromptBatch, Reward, as_scores
+
+if TYPE_CHECKING:
+    from llm_agents.methods.offline import OfflineModule
 
 _PART = "parts/"
 
@@ -108,6 +117,7 @@ def answer(
     batches: Iterable[PromptBatch],
     generation: GenerationConfig,
     clean: Callable[[str], str],
+    pieces: Pieces | None = None,
 ) -> Answers:
     """Answer prompts in eval mode; where sampling is on, with the same noise every time.
 
@@ -116,6 +126,7 @@ def answer(
         batches: The prompts, on any device.
         generation: How.
         clean: From what was generated to the answer.
+        pieces: Holds answers that were given earlier, and gets new ones, batch by batch.
     """
     rows: list[int] = []
     prompts: list[Prompt] = []
@@ -126,21 +137,77 @@ def answer(
             prompts.extend(batch.prompts)
             yield batch
 
-    ids = generate_answers(policy, noted(), generation)
+    ids = generate_answers(policy, noted(), generation, pieces)
     return Answers(rows, prompts, [clean(policy.decode(row)) for row in ids])
 
 
 @torch.no_grad()
 def generate_answers(
-    policy: LanguagePolicy, batches: Iterable[PromptBatch], generation: GenerationConfig
+    policy: LanguagePolicy,
+    batches: Iterable[PromptBatch],
+    generation: GenerationConfig,
+    pieces: Pieces | None = None,
 ) -> list[list[int]]:
     """Return the ids of an answer to each prompt, as `answer` has them."""
     ids: list[list[int]] = []
     generator = torch.Generator(device=policy.device).manual_seed(0)
     with evaluation(policy):
         for batch in batches:
-            ids += policy.generate(batch.to(policy.device), generation, generator)
+            name = prompts_digest([batch])
+            known = None if pieces is None else pieces.find(name)
+            if known is None:
+                found = policy.generate(batch.to(policy.device), generation, generator)
+                if pieces is not None:
+                    pieces.keep(name, generated_part(found, generator))
+            else:
+                found = generated_ids(known, generator)
+            ids += found
     return ids
+
+
+def validation_batches(module: OfflineModule) -> Iterator[Any]:
+    """Yield what the validation loop of a module's trainer would."""
+    trainer: Any = module.trainer
+    data = getattr(trainer, "datamodule", None)
+    loader = [] if data is None else data.val_dataloader()
+    limit = trainer.limit_val_batches
+    count = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
+    for batch in islice(loader, count):
+        yield batch.to(module.device)
+
+
+def unfinished_answers(module: OfflineModule, start: Key) -> Pieces:
+    """Return the answers of a validation that the same weights gave before a kill.
+
+    Those of other weights are dropped. Each batch is written when it comes.
+
+    Args:
+        module: Says what trains and how answers are made; its trainer names the folder.
+        start: What identifies the policy apart from what trains.
+    """
+    key = {
+        **start,
+        "weights": tensors_digest(sorted(module.trainable())),
+        "generation": json.dumps(asdict(module.generation)),
+    }
+    trainer = module.trainer
+    folder = Path(trainer.default_root_dir) / f".unfinished_validation-{trainer.global_rank}"
+    return Pieces(folder, key, seconds=0.0)
+
+
+def generated_part(ids: Sequence[Sequence[int]], generator: torch.Generator) -> dict[str, Tensor]:
+    """Return N generated sequences, and where that leaves the generator, as tensors."""
+    return {
+        "ids": torch.tensor([token for row in ids for token in row], dtype=torch.int64),
+        "lengths": torch.tensor([len(row) for row in ids], dtype=torch.int64),
+        "generator": generator.get_state(),
+    }
+
+
+def generated_ids(part: Mapping[str, Tensor], generator: torch.Generator) -> list[list[int]]:
+    """Return the sequences of `generated_part`, and bring the generator to where it was."""
+    generator.set_state(part["generator"])
+    return [row.tolist() for row in torch.split(part["ids"], part["lengths"].tolist())]
 
 
 def score(answers: Answers, reward: Reward) -> Scores:

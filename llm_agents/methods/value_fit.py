@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from llm_agents.errors import UserError
+from llm_agents.job_progress import job_progress
+from llm_agents.methods.pieces import Pieces
 from llm_agents.policies.heads import ValueHead
 
 
@@ -72,6 +74,7 @@ def fit_value_head(
     max_value: float,
     config: ValueFitConfig,
     device: torch.device | str = "cpu",
+    pieces: Pieces | None = None,
 ) -> ValueFit:
     """Fit a fresh value head to one reward a prompt by mean squared error.
 
@@ -83,6 +86,7 @@ def fit_value_head(
         max_value: Upper bound of the rewards.
         config: Epochs, learning rate, seed.
         device: Where the fit runs.
+        pieces: Holds the last epoch of a fit that was cut short, and gets each new one.
 
     Returns:
         The head of the epoch with the lowest training error.
@@ -101,10 +105,19 @@ def fit_value_head(
         )
         errors: list[float] = []
         best = copy.deepcopy(head)
-        for _ in range(config.epochs):
-            errors.append(_epoch(head, optimizer, states, targets, config.batch_size, device))
-            if errors[-1] == min(errors):
-                best = copy.deepcopy(head)
+        if pieces is not None and (known := pieces.find("epoch")) is not None:
+            errors = _restore(known, head, best, optimizer)
+        total = config.epochs * len(states)
+        with job_progress("value fit · prompts", total) as advance:
+            advance(len(errors) * len(states))
+            for _ in range(len(errors), config.epochs):
+                errors.append(
+                    _epoch(head, optimizer, states, targets, config.batch_size, device, advance)
+                )
+                if errors[-1] == min(errors):
+                    best = copy.deepcopy(head)
+                if pieces is not None:
+                    pieces.keep("epoch", _state(head, best, optimizer, errors))
     variance = float(targets.var(correction=0)) if len(targets) else 0.0
     return ValueFit(best.cpu().eval(), tuple(errors), variance)
 
@@ -116,6 +129,7 @@ def _epoch(
     targets: Tensor,
     batch_size: int,
     device: torch.device,
+    advance: Callable[[int], None],
 ) -> float:
     """Train for one shuffled pass and return its mean squared error."""
     total = 0.0
@@ -126,7 +140,51 @@ def _epoch(
         torch.autograd.backward(loss)
         optimizer.step()
         total += float(loss.detach()) * len(chosen)
+        advance(len(chosen))
     return total / len(states)
+
+
+def _state(
+    head: ValueHead, best: ValueHead, optimizer: torch.optim.Optimizer, errors: Sequence[float]
+) -> dict[str, Tensor]:
+    """Return a fit after an epoch as tensors: both heads, moments, random numbers, errors."""
+    found = {f"head.{name}": value for name, value in head.state_dict().items()}
+    found |= {f"best.{name}": value for name, value in best.state_dict().items()}
+    for number, moments in optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
+    device = next(head.parameters()).device
+    found["rng"] = torch.get_rng_state()
+    if device.type == "cuda":
+        found["rng_cuda"] = torch.cuda.get_rng_state(device)
+    # Parts are taken as they are now: training goes on in place.
+    found = {name: value.detach().clone() for name, value in found.items()}
+    return {**found, "errors": torch.tensor(errors, dtype=torch.float64)}
+
+
+def _restore(
+    known: Mapping[str, Tensor], head: ValueHead, best: ValueHead, optimizer: torch.optim.Optimizer
+) -> list[float]:
+    """Bring a fit to where `_state` left it, and return its errors so far."""
+
+    def part(kind: str) -> dict[str, Tensor]:
+        return {
+            name.removeprefix(f"{kind}."): value
+            for name, value in known.items()
+            if name.startswith(f"{kind}.")
+        }
+
+    head.load_state_dict(part("head"))
+    best.load_state_dict(part("best"))
+    state = optimizer.state_dict()
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in part("optimizer").items():
+        number, _, key = name.partition(".")
+        moments.setdefault(int(number), {})[key] = value
+    optimizer.load_state_dict({**state, "state": moments})
+    torch.set_rng_state(known["rng"])
+    if "rng_cuda" in known:
+        torch.cuda.set_rng_state(known["rng_cuda"], next(head.parameters()).device)
+    return [float(error) for error in known["errors"]]
 
 
 def pad_states(states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

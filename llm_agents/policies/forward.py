@@ -165,7 +165,7 @@ class ForwardPass:
                 f"a row of prompt and response has {length} tokens and the model's window "
                 f"{self.context_length}: lower `max_prompt_tokens` or `max_response_tokens`"
             )
-        packed = pack_rows(rows) if self._can_pack() else None
+        packed = pack_rows(rows) if self.can_pack() else None
         inputs = {"input_ids": rows.ids, "use_cache": False}
         bypass = nullcontext() if self.trunk is None else self.trunk.handed_over(rows, packed)
         with bypass:
@@ -174,7 +174,7 @@ class ForwardPass:
             states, logits = self._run(needs_logits=needs_logits, **packed_inputs(packed))
         return packed.unpack(states), None if logits is None else packed.unpack(logits)
 
-    def _can_pack(self) -> bool:
+    def can_pack(self) -> bool:
         """Tell whether the model takes packed rows; found out once, unless it was switched off."""
         if self._takes_packed is None:
             self._takes_packed = enable_packing(self.model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from llm_agents.policies.bundled import cache_folder
-from llm_agents.policies.packing import PackedRows
+from llm_agents.policies.packing import PackedRows, pack_rows, packed_inputs
 from llm_agents.policies.rows import CausalRows
 from llm_agents.policies.trunk_cache import (
     TrunkStore,
@@ -20,6 +20,7 @@ from llm_agents.policies.trunk_cache import (
     capture_layer_input,
     content_key,
     frozen_depth,
+    layer_list,
     trunk_digest,
     trunk_path_matches,
 )
@@ -37,23 +38,32 @@ class FrozenTrunk:
         model: Causal model; its lowest `depth` layers never change.
         store: Where the states are kept.
         depth: Number of layers whose output is kept.
+
+    Attributes:
+        can_pack: Tells whether the model takes packed rows; no, unless it is set.
     """
 
     def __init__(self, model: PreTrainedModel, store: TrunkStore, depth: int) -> None:
         self.model = model
         self.store = store
         self.depth = depth
+        self.can_pack: Callable[[], bool] = lambda: False
         self._memory: dict[bytes, Tensor] | None = None
 
     @classmethod
-    def open(cls, model: PreTrainedModel, folder: Path | None) -> FrozenTrunk | None:
+    def open(
+        cls, model: PreTrainedModel, folder: Path | None, top_layers: int | None = None
+    ) -> FrozenTrunk | None:
         """Open the trunk's store, or say in the log why there is none and return None.
 
         Args:
             model: Model with its adapters.
             folder: Holds one store for each trunk; None is the user's cache.
+            top_layers: Layers that are no part of the trunk, though they may be frozen too.
         """
         depth = frozen_depth(model)
+        if depth and top_layers is not None:
+            depth = max(0, min(depth, len(layer_list(model)) - top_layers))
         if depth == 0:
             _logger.warning(
                 "`trunk_cache` has no effect: no layer lies below everything that trains or is "
@@ -112,14 +122,6 @@ class FrozenTrunk:
         """Store the states of `rows` that are not there yet, and return how many those were."""
         return self._store_missing(rows, [content_key(ids) for ids in rows.token_lists()])
 
-    def fill_all(self, rows: Iterable[CausalRows], *, progress: bool) -> int:
-        """Store the states of several batches, with a bar if asked; return how many were new."""
-        if progress:
-            from rich.progress import track
-
-            rows = track(rows, description="frozen layers")
-        return sum(self.fill(batch) for batch in rows)
-
     def _store_missing(self, rows: CausalRows, keys: list[bytes]) -> int:
         """Compute and store rows whose keys are not in the store; return their number."""
         missing = [row for row, key in enumerate(keys) if key not in self.store]
@@ -143,20 +145,26 @@ class FrozenTrunk:
         return states
 
     def _computed(self, rows: CausalRows, chosen: list[int]) -> list[Tensor]:
-        """Compute the states of the rows `chosen`, ``[L, H]`` each."""
+        """Compute the states of the rows `chosen`, ``[L, H]`` each; equal prompts once."""
         index = torch.tensor(chosen, device=rows.ids.device)
         lengths = rows.mask[index].sum(1)
-        hidden = _states_below(self.model, self.depth, rows.ids[index, : int(lengths.max())])
+        width = int(lengths.max())
+        part = CausalRows(
+            rows.ids[index, :width], rows.mask[index, :width], rows.prompt_lengths[index]
+        )
+        packed = pack_rows(part) if self.can_pack() else None
+        if packed is None:
+            hidden = _states_below(self.model, self.depth, input_ids=part.ids, use_cache=False)
+        else:
+            hidden = packed.unpack(_states_below(self.model, self.depth, **packed_inputs(packed)))
         return [state[:length] for state, length in zip(hidden, lengths.tolist(), strict=True)]
 
 
-def _states_below(model: PreTrainedModel, depth: int, ids: Tensor) -> Tensor:
+def _states_below(model: PreTrainedModel, depth: int, **inputs: object) -> Tensor:
     """Return what enters layer `depth`, in the model's own precision whatever autocast says."""
-    with (
-        torch.autocast(ids.device.type, enabled=False),
-        capture_layer_input(model, depth) as captured,
-    ):
-        model(input_ids=ids, use_cache=False)
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, enabled=False), capture_layer_input(model, depth) as captured:
+        model(**inputs)
     if captured.hidden is None:
         raise RuntimeError("the model did not reach its layer")
     return captured.hidden
@@ -165,4 +173,4 @@ def _states_below(model: PreTrainedModel, depth: int, ids: Tensor) -> Tensor:
 def _state_dtype(model: PreTrainedModel, depth: int) -> torch.dtype:
     """Return the precision of the states: float32 norms raise a half-precision model's, say."""
     ids = torch.zeros(1, 2, dtype=torch.int64, device=next(model.parameters()).device)
-    return _states_below(model, depth, ids).dtype
+    return _states_below(model, depth, input_ids=ids, use_cache=False).dtype

@@ -107,6 +107,7 @@ class LanguagePolicy(nn.Module):
         trainable: bool = True,
         gradient_checkpointing: bool = False,
         trunk_cache: bool | str = False,
+        trunk_top_layers: int | None = None,
         trust_remote_code: bool = False,
     ) -> Self:
         """Load a base model and attach an adapter, a fresh LoRA, or nothing (full fine-tuning).
@@ -125,6 +126,7 @@ class LanguagePolicy(nn.Module):
             gradient_checkpointing: Recompute layers in the backward pass to save memory.
             trunk_cache: Keep the states of the layers below all adapters on disk and compute the
                 layers above alone: True in the user's cache, or in the folder named.
+            trunk_top_layers: How many these are at least; as many as another run adapts share it.
             trust_remote_code: Run code that came with a model, which can do all you can; none else.
         """
         config = BaseConfig(
@@ -150,9 +152,7 @@ class LanguagePolicy(nn.Module):
         elif lora is not None:
             model = backbone.add_lora(loaded.model, lora)
         policy = cls(loaded, model, config, trainable=trainable)
-        if trunk_cache:
-            policy.use_trunk_cache(None if trunk_cache is True else Path(trunk_cache))
-        return policy
+        return policy.use_trunk_cache(trunk_cache, trunk_top_layers)
 
     @property
     def causal_model(self) -> PreTrainedModel:
@@ -474,26 +474,29 @@ class LanguagePolicy(nn.Module):
 
     # --- the frozen trunk -----------------------------------------------------------------------
 
-    def use_trunk_cache(self, folder: Path | None) -> None:
-        """Keep the states below all adapters on disk from now on.
+    def use_trunk_cache(
+        self, folder: bool | str | Path | None, top_layers: int | None = None
+    ) -> Self:
+        """Keep the states below all adapters on disk from now on, and return the policy.
 
         Args:
-            folder: Where; None is the user's cache.
+            folder: Where; True or None is the user's cache, False switches the cache off.
+            top_layers: Layers that are not kept, though they may be frozen too.
         """
-        self.forward_pass.trunk = FrozenTrunk.open(self.causal_model, folder)
-        self.scorer.frozen_trunk = self.forward_pass.trunk
+        trunk = None
+        if folder is not False:
+            place = Path(folder) if isinstance(folder, str | Path) else None
+            trunk = FrozenTrunk.open(self.causal_model, place, top_layers)
+        if trunk is not None:
+            trunk.can_pack = self.forward_pass.can_pack
+        self.forward_pass.trunk = self.scorer.frozen_trunk = trunk
+        return self
 
-    def fill_trunk_cache(self, batches: Iterable[TokenBatch], *, progress: bool = False) -> int:
-        """Compute and store the trunk's states for `batches`, and return how many rows were new.
+    def fill_trunk_cache(self, batches: Iterable[TokenBatch]) -> int:
+        """Compute and store the trunk's states for `batches`; return how many rows were new.
 
         Without a trunk cache nothing is done.
-
-        Args:
-            batches: Rows that later passes will be asked for.
-            progress: Show a bar.
         """
-        trunk = self.forward_pass.trunk
-        if trunk is None:
+        if (trunk := self.forward_pass.trunk) is None:
             return 0
-        rows = (causal_rows(batch.to(self.device)) for batch in batches)
-        return trunk.fill_all(rows, progress=progress)
+        return sum(trunk.fill(causal_rows(batch.to(self.device))) for batch in batches)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LEAST_SHARE = 20
+"""How many times longer than a checkpoint takes it is at least until the next one."""
+
 _NAME = re.compile(r"step-(\d+)\.ckpt")
 _UNFINISHED = re.compile(r"\.step-\d+\.ckpt\.\d+\.tmp")
 
@@ -68,7 +71,8 @@ class Checkpoints(Checkpoint):
     Args:
         folder: Where they go.
         every: Steps between them, as `counter` counts; None for time alone.
-        minutes: Minutes after which one is due too; None for steps alone.
+        minutes: Minutes after which one is due too; None for steps alone. Where writing one takes
+            more than a twentieth of that, it is due after twenty times as long.
         keep: Newest ones kept.
         signals: Says whether someone asked the run to stop.
         metrics: The run's numbers: those of the step are kept in the checkpoint as well.
@@ -92,6 +96,7 @@ class Checkpoints(Checkpoint):
         self._seen_step = self._saved_step = -1
         self._waits = False
         self._saved_at = time.monotonic()
+        self._saving_seconds = 0.0
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -154,7 +159,8 @@ class Checkpoints(Checkpoint):
             return True
         if self.minutes is None:
             return False
-        late = time.monotonic() - self._saved_at >= 60 * self.minutes
+        wait = max(60 * self.minutes, _LEAST_SHARE * self._saving_seconds)
+        late = time.monotonic() - self._saved_at >= wait
         return (
             late
             if trainer.world_size == 1
@@ -163,6 +169,7 @@ class Checkpoints(Checkpoint):
 
     def save(self, trainer: Trainer) -> None:
         """Write a checkpoint of the present step."""
+        begin = time.monotonic()
         step = self.counter.step
         name = f"step-{step:08d}.ckpt"
         temporary = self.folder / f".{name}.{os.getpid() if trainer.world_size == 1 else 0}.tmp"
@@ -173,6 +180,7 @@ class Checkpoints(Checkpoint):
             self._remove_old()
         trainer.strategy.barrier("checkpoint")
         self._saved_step, self._saved_at = step, time.monotonic()
+        self._saving_seconds = self._saved_at - begin
 
     def _remove_old(self) -> None:
         """Remove all but the newest, and what earlier processes left unfinished."""

@@ -142,9 +142,18 @@ def evaluate_trained(cli: RecipeCLI, run: RunFolder) -> None:
             module.policy.to(device)
         generation = config.generation or module.generation
         results = policy_results(
-            module.policy, judge, data, generation, config, name=details["method"], details=details
+            module.policy,
+            judge,
+            data,
+            generation,
+            config,
+            name=details["method"],
+            details=details,
+            folder=run.path,
         )
     _keep_and_show(results, run)
+    if warning := details.get("warning"):
+        log.warning("%s", warning)
 
 
 def _evaluate_agent(agent: LoadedAgent, data: WorldData, cli: RecipeCLI, run: RunFolder) -> None:
@@ -228,8 +237,9 @@ def policy_results(
     *,
     name: str,
     details: dict[str, Any],
+    folder: Path | None = None,
 ) -> Results:
-    """Let a policy answer the test prompts, and score the answers."""
+    """Let a policy answer the test prompts, and score the answers; see `evaluate_policy`."""
     test_sets = test_prompts(policy, data)
     prompts, texts = gold_answers(data.read_validation_examples() if config.gold else [])
     if texts:
@@ -250,7 +260,8 @@ def policy_results(
             for name, table in data.test_sets.items()
         },
         scores_references=config.gold,
-        progress=is_terminal(),
+        progress=folder is not None or is_terminal(),
+        folder=folder,
     )
 
 

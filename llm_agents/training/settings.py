@@ -21,7 +21,8 @@ class RunConfig:
             evaluated as the recipe gives it.
         checkpoint_every: Optimizer steps, or decisions in the worlds where a method collects
             rollouts, between checkpoints; null saves by time alone.
-        checkpoint_minutes: Minutes after which a checkpoint is due too; null saves by steps alone.
+        checkpoint_minutes: Minutes after which a checkpoint is due too, or twenty times as long as
+            writing one takes, if that is more; null saves by steps alone.
         keep_checkpoints: Newest checkpoints kept.
         log_every: Steps of the same kind between lines of progress where there is no terminal.
     """
@@ -30,7 +31,7 @@ class RunConfig:
     name: str | None = None
     stages: tuple[Literal["fit", "evaluate"], ...] = ("fit", "evaluate")
     checkpoint_every: int | None = 100
-    checkpoint_minutes: float | None = 10.0
+    checkpoint_minutes: float | None = 1.0
     keep_checkpoints: int = 2
     log_every: int = 10
 

@@ -23,16 +23,16 @@ TOP = LoraConfig(top_layers=1)
 
 
 class Counter:
-    """Counts the passes of a layer's attention, and the rows in them."""
+    """Counts the passes of a layer's attention, and the tokens in them."""
 
     def __init__(self, policy, layer):
-        self.rows = self.passes = 0
+        self.tokens = self.passes = 0
         parts = layer_list(policy.causal_model)[layer].modules()
         part = next(m for m in parts if "Attention" in type(m).__name__)
         part.register_forward_hook(self.count, with_kwargs=True)
 
     def count(self, module, args, kwargs, output):
-        self.rows += len(output[0])
+        self.tokens += output[0].shape[:2].numel()
         self.passes += 1
 
 
@@ -74,12 +74,38 @@ def test_the_lower_layers_are_computed_once_a_row(make_policy, make_batch, tmp_p
     batch = make_batch(cached, PAIRS)
     lower, upper = Counter(cached, 0), Counter(cached, 1)
     cached.log_probs(batch.select(torch.tensor([0, 1])))
-    assert (lower.rows, upper.passes) == (2, 1)
+    tokens = (batch.prompt_mask.sum(1) + batch.response_mask.sum(1)).tolist()
+    assert (lower.tokens, upper.passes) == (sum(tokens[:2]), 1)
     cached.log_probs(batch)  # two rows are stored, two are new
-    assert (lower.rows, upper.passes) == (4, 2)
+    assert (lower.tokens, upper.passes) == (sum(tokens), 2)
     for _ in range(3):
         cached.log_probs(batch)
-    assert (lower.rows, upper.passes) == (4, 5)
+    assert (lower.tokens, upper.passes) == (sum(tokens), 5)
+
+
+def test_equal_prompts_are_computed_once_by_the_lower_layers(make_policy, make_batch, tmp_path):
+    cached, plain = both(make_policy, "llama", tmp_path)
+    cached.log_probs(make_batch(cached, [("first", "pass")]))
+    batch = make_batch(cached, [("Do you see it?", text) for text in ("Yes.", "No.", "Not yet.")])
+    lower = Counter(cached, 0)
+    assert cached.fill_trunk_cache([batch]) == 3
+    assert lower.tokens == int(batch.prompt_mask[0].sum() + batch.response_mask.sum())
+    torch.testing.assert_close(cached.log_probs(batch), plain.log_probs(batch), atol=1e-5, rtol=0)
+
+
+def test_a_frozen_model_shares_the_trunk_of_one_that_trains_its_top(
+    make_policy, make_batch, tmp_path
+):
+    frozen = make_policy(
+        "llama", trainable=False, trunk_cache=str(tmp_path), trunk_top_layers=TOP.top_layers
+    )
+    plain = make_policy("llama", trainable=False)
+    batch = make_batch(frozen, PAIRS)
+    torch.testing.assert_close(frozen.log_probs(batch), plain.log_probs(batch), atol=1e-5, rtol=0)
+    training, _ = both(make_policy, "llama", tmp_path)
+    assert training.fill_trunk_cache([batch]) == 0
+    whole = make_policy("llama", trainable=False, trunk_cache=str(tmp_path))
+    assert whole.fill_trunk_cache([batch]) == len(PAIRS)  # as deep as can be: another store
 
 
 def test_filling_leaves_nothing_to_compute_for_another_process(make_policy, make_batch, tmp_path):
@@ -93,7 +119,7 @@ def test_filling_leaves_nothing_to_compute_for_another_process(make_policy, make
     again.log_probs(make_batch(again, PAIRS[:1]))  # the head is checked with ids of its own
     lower = Counter(again, 0)
     assert_rounding(again.log_probs(batch), cached.log_probs(batch))
-    assert lower.rows == 0
+    assert lower.tokens == 0
 
 
 def test_prompts_alone_and_training_go_through_the_store(make_policy, make_batch, tmp_path):
