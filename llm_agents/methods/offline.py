@@ -257,8 +257,7 @@ class OfflineModule(LightningModule):
                 )
             return 1.0
         if self.reads_table:
-            size = self.options.tokens_per_batch
-            fill_trunk_cache(self.policy, lambda: source.table_batches(size))
+            fill_trunk_cache(self.policy, source, self.options.tokens_per_batch)
         folder = Path(self.options.cache) if self.options.cache else cache_folder() / "reference"
         key = {**self._reference_key, "precision": str(self.trainer.precision)}
         if is_moved:

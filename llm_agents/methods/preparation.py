@@ -476,7 +476,10 @@ def num_prompts(batch: PromptBatch) -> int:
     return len(batch.rows)
 
 
-def fill_trunk_cache(policy: LanguagePolicy, batches: Callable[[], Iterable[TokenBatch]]) -> None:
+def fill_trunk_cache(policy: LanguagePolicy, source: OfflineSource, tokens_per_batch: int) -> None:
     """Store the states of a policy's frozen layers for all training responses, if it keeps them."""
     if policy.forward_pass.trunk is not None:
-        policy.fill_trunk_cache(progress("frozen layers · tokens", batches, num_tokens))
+        batches = progress(
+            "frozen layers · tokens", lambda: source.table_batches(tokens_per_batch), num_tokens
+        )
+        policy.fill_trunk_cache(batches)

@@ -477,11 +477,9 @@ class LanguagePolicy(nn.Module):
     def use_trunk_cache(
         self, folder: bool | str | Path | None, top_layers: int | None = None
     ) -> Self:
-        """Keep the states below all adapters on disk from now on, and return the policy.
+        """Keep the states below all adapters, and below `top_layers`, on disk; return the policy.
 
-        Args:
-            folder: Where; True or None is the user's cache, False switches the cache off.
-            top_layers: Layers that are not kept, though they may be frozen too.
+        `folder` True or None is the user's cache, False switches the cache off.
         """
         trunk = None
         if folder is not False:
