@@ -129,7 +129,7 @@ def missing(text: str, kind: Input) -> str | None:
             return None
     if path.exists() and not (kind == "folder" and not path.is_dir()):
         return None
-    if kind == "folder" and text in _WORDS:
+    if kind in ("file", "folder") and text in _WORDS:  # what is bundled
         return None
     what = {"data": "data", "file": "a file", "folder": "a folder"}[kind]
     return f"expected {what} at `{text}`, but there is none{_neighbours(path)}"

@@ -190,7 +190,7 @@ def test_a_label_puts_runs_together(tmp_path: Path) -> None:
 def test_faults_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["aggregate", str(tmp_path / "empty")]) == 2
-    assert "has no results.json" in capsys.readouterr().err
+    assert "expected the folder of a finished run, but" in capsys.readouterr().err
     one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     assert main(["aggregate", str(one), str(two), "--out", str(tmp_path / "t.csv")]) == 2
     assert "two runs of a_lol on wow have one seed" in capsys.readouterr().err

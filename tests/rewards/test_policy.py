@@ -174,7 +174,7 @@ def test_settings_are_checked(folder: Path, change: dict[str, Any], expected: st
 def test_a_folder_without_settings_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected `reward\.json`"):
         PolicyReward.from_pretrained(str(tmp_path))
-    with pytest.raises(UserError, match="expected a folder or a Hub id"):
+    with pytest.raises(UserError, match="expected a folder, a name of the zoo or a Hub id"):
         PolicyReward.from_pretrained(str(tmp_path / "nothing here"))
 
 

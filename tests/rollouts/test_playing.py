@@ -57,7 +57,7 @@ def test_the_same_generator_plays_the_same() -> None:
 def test_each_episode_that_ends_is_told() -> None:
     told: list[int] = []
     play(Drawer(), [Corridor() for _ in range(2)], 5, generator(), advance=told.append)
-    assert told == [1] * 5
+    assert [count for count in told if count] == [1] * 5
 
 
 def test_worlds_step_together() -> None:

@@ -91,7 +91,7 @@ def test_runs_are_compared_by_their_games_and_drawn(
     ("second", "message"),
     [
         ("other task", "expected runs of one task, got NetHackScore-v1, NetHackOracle-v1"),
-        ("no run", "holds no metrics.csv"),
+        ("no run", "expected the folder of a run, or the name of its recipe, but there is none"),
         ("unfinished", "expected finished runs of NetHack agents to draw over published curves"),
     ],
 )
@@ -105,6 +105,7 @@ def test_what_cannot_be_compared_is_refused(
     elif second == "unfinished":
         run_in(other, (1, 2))
         (other / "results.json").unlink()
+        (tmp_path / "x.pkl").touch()
         words = ["--published", str(tmp_path / "x.pkl")]
     out = ["--out", str(tmp_path / "x.png")]
     assert main(["plot", f"a={first}", f"b={other}", *out, *words]) == 2

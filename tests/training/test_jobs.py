@@ -197,7 +197,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
     assert job("--run.folder", "out") == 2
     assert "expected a new folder, but out holds a run" in capsys.readouterr().err
     assert job("--resume", "nowhere") == 2
-    assert "but nowhere holds no recipe.yaml" in capsys.readouterr().err
+    assert "a run's folder to resume, but there is no nowhere" in capsys.readouterr().err
 
 
 def test_a_fault_in_the_middle_of_a_job_leaves_no_results(

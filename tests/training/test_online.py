@@ -242,4 +242,4 @@ def test_plotting_runs_of_one_recipe_and_of_another(online: Run) -> None:
 
 def test_plotting_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", str(tmp_path)]) == 2
-    assert "expected the folder of a run" in capsys.readouterr().err
+    assert "expected the folder of a finished run" in capsys.readouterr().err
