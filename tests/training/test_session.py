@@ -98,7 +98,8 @@ def test_a_checkpoint_may_be_due_by_time(toy: Run) -> None:
     toy("--run.folder", "a", *words, "--run.checkpoint_minutes", "null")
     assert [path.name for path in Path("a/checkpoints").iterdir()] == ["step-00000006.ckpt"]
     toy("--run.folder", "b", *words, "--run.checkpoint_minutes", "1e-9")
-    assert len(list(Path("b/checkpoints").iterdir())) == 6
+    made = {path.name for path in Path("b/checkpoints").iterdir()}
+    assert made >= {"step-00000001.ckpt", "step-00000006.ckpt"}  # those between wait for 20 times
 
 
 def test_an_error_leaves_the_last_checkpoint(toy: Run) -> None:

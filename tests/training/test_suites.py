@@ -252,7 +252,7 @@ def test_bot_and_chance_are_evaluated_by_the_same_command(
     [
         (["bot", "--env", "toy-lamp"], "expected a world of BabyAI for its bot"),
         (["bot", "--env", "babyai-go-to-local", "--behaviour", "list"], "has one behaviour"),
-        (["bot", "--suite", "generalisation"], "name it with `--env`"),
+        (["bot", "--suite", "generalisation"], "in which world `bot` is to play: give `--env`"),
         (["random", "--test", "unseen nouns"], "add --suite"),
         (["random", "--data", "sample", "--env", "toy-lamp"], "plays worlds: leave --data out"),
         (
