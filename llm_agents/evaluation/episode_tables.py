@@ -54,6 +54,7 @@ def _world_table(entries: list[WorldResult], *, best: str) -> Table:
     first = entries[0]
     note = "" if first.is_trained_on else " (never trained in)"
     table = Table(title=f"{first.world}{note}", title_justify="left", box=SIMPLE_HEAD)
+    table.collapse_padding, table.pad_edge = True, False  # in 80 columns no number is cut
     for name, width in _COLUMNS.items():
         justify = "left" if name == "agent" else "right"
         table.add_column(name, min_width=width, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # one of its literals

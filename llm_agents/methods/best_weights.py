@@ -119,6 +119,6 @@ def worse_than_reference(score: float) -> str:
     """Return what results say where the last weights are kept though none was better."""
     return (
         f"no validation was better than the reference ({score:.4g}): the weights kept are the last "
-        "ones, and by this score worse than what training started from; "
+        "ones, and by this score no better than what training started from; "
         "`model.options.if_none_better: reference` keeps that instead"
     )

@@ -56,7 +56,7 @@ def run_job(values: Mapping[str, Any], recipe: str, name: str, resume: str | Non
     if (values.get("publish") or {}).get("repo_id"):
         raise UserError("expected no `publish.repo_id` in the recipe of a job: it trains nothing")
     section = values.get("run") or {}
-    run = _open(section.get("name") or name, section.get("folder"), resume)
+    run = _open(section.get("name") or name, section.get("folder"), resume, recipe)
     if resume == "auto" and run.is_finished and run.holds(recipe):
         log.info("the job in %s is done: leave `--resume` out to do it again", run.path)
         return run
@@ -69,7 +69,7 @@ def run_job(values: Mapping[str, Any], recipe: str, name: str, resume: str | Non
     return run
 
 
-def _open(name: str, folder: str | None, resume: str | None) -> RunFolder:
+def _open(name: str, folder: str | None, resume: str | None, recipe: str) -> RunFolder:
     """Return the folder of a new run, or of the one to go on with.
 
     Raises:
@@ -81,7 +81,9 @@ def _open(name: str, folder: str | None, resume: str | None) -> RunFolder:
                 f"expected the folder of a run to resume, but {resume} holds no {RECIPE_FILE}"
             )
         return RunFolder(Path(folder).expanduser() if folder else Path(resume))
-    found = Path(folder).expanduser() if folder else newest_run(name) if resume == "auto" else None
+    found = Path(folder).expanduser() if folder else None
+    if found is None and resume == "auto":
+        found = newest_run(name, recipe)
     if resume is None and found is not None and _is_begun(found):
         raise UserError(
             f"expected a new folder, but {found} holds a run: go on with it with `--resume auto`, "

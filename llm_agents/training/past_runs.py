@@ -7,7 +7,7 @@
 =======================  =========================================================================
 
 ``NEWEST`` may be followed by more, as in ``runs/nll_hha/NEWEST/adapter``. A run is complete once
-its ``results.json`` is there, which is written last; the newest is the one that was finished last.
+its ``results.json`` is there, which is written last; the newest is the one that was trained last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llm_agents.errors import UserError
 FOLDER_VARIABLE = "LLM_AGENTS_RUN_FOLDER"  # from the first process of a run to those it starts
 NEWEST = "NEWEST"
 RUNS = Path("runs")
-RECIPE_FILE, RESULTS_FILE = "recipe.yaml", "results.json"
+RECIPE_FILE, RESULTS_FILE, VERSIONS_FILE = "recipe.yaml", "results.json", "versions.json"
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
@@ -52,10 +52,9 @@ def newest(folder: Path, *, complete: bool = True) -> Path:
     """
     found = list(runs_below(folder)) if folder.is_dir() else []
     done = [path for path in found if (path / RESULTS_FILE).is_file()]
-    mark = RESULTS_FILE if complete else RECIPE_FILE
     chosen = done if complete else found
     if chosen:
-        return max(chosen, key=lambda path: ((path / mark).stat().st_mtime_ns, path.name))
+        return max(chosen, key=lambda path: (_trained_at(path), path.name))
     if found:
         raise UserError(
             f"expected a complete run in {folder}: none of the {len(found)} there has a "
@@ -63,6 +62,12 @@ def newest(folder: Path, *, complete: bool = True) -> Path:
             "folder"
         )
     raise UserError(f"expected a run in {folder}, found none{known_runs(folder.as_posix())}")
+
+
+def _trained_at(run: Path) -> int:
+    """Return when a run wrote last: evaluating one again makes it no newer."""
+    mark = run / VERSIONS_FILE
+    return (mark if mark.is_file() else run / RECIPE_FILE).stat().st_mtime_ns
 
 
 def known_runs(wanted: str) -> str:

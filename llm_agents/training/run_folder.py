@@ -24,6 +24,7 @@ import sys
 import time
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -109,10 +110,23 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / RECIPE_FILE
         if path.is_file() and path.read_text(encoding="utf8") != recipe:
-            log.warning("the recipe differs from the one that the run in %s began with", self.path)
+            before = next(
+                kept
+                for kept in (path.with_name(f"recipe-{n}.yaml") for n in count(1))
+                if not kept.exists()
+            )
+            path.rename(before)
+            log.warning(
+                "the recipe differs from the one that the run in %s began with, which is kept as "
+                "%s",
+                self.path,
+                before.name,
+            )
         write_text(path, recipe)
-        before = self._versions()
-        kept = {key: before[key] for key in (SECONDS,) if key in before}  # only a training sets it
+        earlier = self._versions()
+        kept = {
+            key: earlier[key] for key in (SECONDS,) if key in earlier
+        }  # only a training sets it
         self._write_versions({**versions(), **kept})
 
     def write_seconds(self, seconds: float) -> None:
@@ -131,13 +145,16 @@ class RunFolder:
         write_text(self.path / VERSIONS_FILE, json.dumps(values, indent=2) + "\n")
 
 
-def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
+def open_run(
+    name: str, folder: str | None, resume: str | None, recipe: str | None = None
+) -> RunFolder:
     """Return the folder of a new run, or of the one to be continued.
 
     Args:
         name: Name of the recipe.
         folder: The run's folder, if the user names it.
         resume: ``auto``, the path of a checkpoint or of a run's folder, or None.
+        recipe: The resolved recipe, for ``auto``: see `newest_run`.
 
     Raises:
         UserError: The folder holds a run already, or there is nothing at `resume`.
@@ -150,7 +167,9 @@ def open_run(name: str, folder: str | None, resume: str | None) -> RunFolder:
     if resume is not None and resume != "auto":
         owner, checkpoint = _named_checkpoint(Path(resume))
         return RunFolder(Path(folder).expanduser() if folder else owner, checkpoint)
-    found = Path(folder).expanduser() if folder else newest_run(name) if resume == "auto" else None
+    found = Path(folder).expanduser() if folder else None
+    if found is None and resume == "auto":
+        found = newest_run(name, recipe)
     if found is not None and (found / RECIPE_FILE).is_file():
         if resume is None:
             if not RunFolder(found).is_begun:
@@ -183,10 +202,22 @@ def _named_checkpoint(path: Path) -> tuple[Path, Path]:
     raise UserError(f"expected a complete checkpoint in {path}, found none")
 
 
-def newest_run(name: str) -> Path | None:
-    """Return the newest run folder of a recipe; their names are times."""
-    runs = [path.parent for path in Path("runs", name).glob(f"*/{RECIPE_FILE}")]
-    return max(runs, key=lambda path: path.name, default=None)
+def newest_run(name: str, recipe: str | None = None) -> Path | None:
+    """Return the run of a recipe that `auto` goes on with; their folders' names are times.
+
+    The newest that began with this very recipe; else the newest that isn't finished; else the
+    newest. So a run of the same recipe with other settings is not taken for one that was stopped.
+
+    Args:
+        name: Name of the recipe.
+        recipe: The resolved recipe, if it is known.
+    """
+    runs = [RunFolder(path.parent) for path in Path("runs", name).glob(f"*/{RECIPE_FILE}")]
+
+    def rank(run: RunFolder) -> tuple[bool, bool, str]:
+        return recipe is not None and run.holds(recipe), not run.is_finished, run.path.name
+
+    return max(runs, key=rank).path if runs else None
 
 
 def new_folder(name: str) -> Path:

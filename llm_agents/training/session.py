@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -144,9 +145,12 @@ class RecipeCLI(LightningCLI):
             )
         given = config["callbacks"] or []
         theirs_too = given if isinstance(given, list) else [given]
-        return super().instantiate_trainer(
-            logger=[*ours, *added], callbacks=[*theirs_too, *callbacks], **kwargs
-        )
+        try:
+            return super().instantiate_trainer(
+                logger=[*ours, *added], callbacks=[*theirs_too, *callbacks], **kwargs
+            )
+        except MisconfigurationException as error:
+            raise UserError(f"the section `trainer` can't be used here: {error}") from error
 
     def _tensorboard(self) -> StepTensorBoard:
         """Return the TensorBoard logger, which hides what the killed run logged too much."""
@@ -208,7 +212,7 @@ def run_recipe(values: Mapping[str, Any], recipe: str, name: str, resume: str | 
     """
     quieten_lightning()
     section = values.get("run") or {}
-    run = open_run(section.get("name") or name, section.get("folder"), resume)
+    run = open_run(section.get("name") or name, section.get("folder"), resume, recipe)
     if resume == "auto" and run.is_finished and run.holds(recipe):
         log.info("the run in %s is finished: leave `--resume` out to start another", run.path)
         return run

@@ -48,6 +48,27 @@ def test_auto_takes_the_newest_run_of_the_recipe_and_its_newest_checkpoint() -> 
     assert run.checkpoint == newest / "checkpoints" / "step-00000010.ckpt"
 
 
+def test_auto_takes_the_run_that_began_with_this_recipe_then_one_that_is_not_finished() -> None:
+    mine, other = make_run("runs/hha/20260101-000000", 9), make_run("runs/hha/20260102-000000", 2)
+    finished = make_run("runs/hha/20260103-000000", 3)
+    (mine / "recipe.yaml").write_text("mine")
+    (finished / "results.json").write_text("{}")
+    assert open_run("hha", None, "auto", "mine").path == mine
+    assert open_run("hha", None, "auto", "unknown").path == other
+    assert open_run("hha", None, "auto").path == other
+    (finished / "recipe.yaml").write_text("done")
+    assert open_run("hha", None, "auto", "done").path == finished
+
+
+def test_a_recipe_that_differs_does_not_take_the_place_of_the_first() -> None:
+    run = RunFolder(make_run("runs/hha/20260101-000000", 9))
+    run.write_start("first")
+    run.write_start("second")
+    assert (run.path / "recipe-1.yaml").read_text() == "a: 1\n"
+    assert (run.path / "recipe-2.yaml").read_text() == "first"
+    assert (run.path / "recipe.yaml").read_text() == "second"
+
+
 def test_auto_starts_a_run_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "llm_agents"):
         run = open_run("hha", "out", "auto")
@@ -103,8 +124,10 @@ def test_recipe_and_versions_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     assert set(kept) >= {"python", "platform", "device", "commit", "command", "time"}
     with caplog.at_level(logging.WARNING, "llm_agents"):
         run.write_start("a: 2\n")
-    assert caplog.messages == ["the recipe differs from the one that the run in out began with"]
-    assert sorted(path.name for path in run.path.iterdir()) == ["recipe.yaml", "versions.json"]
+    (message,) = caplog.messages
+    assert message.startswith("the recipe differs from the one that the run in out began with")
+    found = sorted(path.name for path in run.path.iterdir())
+    assert found == ["recipe-1.yaml", "recipe.yaml", "versions.json"]
 
 
 def test_only_changes_of_what_trains_taint_a_run(

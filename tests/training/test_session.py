@@ -157,3 +157,11 @@ def test_two_processes_share_a_run(toy: Run) -> None:
     assert Path("two/metrics.csv").read_text() == Path("one/metrics.csv").read_text()
     names = sorted(path.name for path in Path("two/checkpoints").iterdir())
     assert names == ["step-00000006.ckpt", "step-00000008.ckpt"]
+
+
+def test_what_the_trainer_refuses_is_no_traceback(
+    toy: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert toy("--run.folder", "out", "--trainer.max_steps", "-5") == 2
+    assert "the section `trainer` can't be used here: `max_steps`" in capsys.readouterr().err
+    assert not Path("out/results.json").exists()
